@@ -1,0 +1,3 @@
+//! Placeholder head; replaced by the first real commit of this crate.
+
+fn main() {}

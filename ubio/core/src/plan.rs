@@ -12,8 +12,11 @@ use crate::units::{ItemIndex, Nanos, ObjectId};
 pub enum Route {
     /// Storage DMA, past the page cache.
     Direct,
-    /// Copied from the page cache by a worker.
+    /// Copied from the page cache; what is not there is left to the fill's other way.
     Cached,
+    /// Read through the page cache, from storage where need be: what remains where a file
+    /// has no direct I/O.
+    Buffered,
     /// Buffered read into a bounce buffer, then a copy: the slow side of every comparison.
     Traditional,
 }

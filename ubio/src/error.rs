@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The engine's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -39,43 +40,54 @@ pub enum ErrorKind {
     Io,
 }
 
-/// An error with its place and remedy.
-#[derive(Debug)]
-pub struct Error {
+/// An error with its place and remedy. Cheap to clone: a failed load tells everyone who
+/// holds a handle of it.
+#[derive(Clone, Debug)]
+pub struct Error(Arc<Inner>);
+
+#[derive(Clone, Debug)]
+struct Inner {
     kind: ErrorKind,
     what: String,
     path: Option<PathBuf>,
     remedy: Option<String>,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Error {
     /// An error of `kind`; `what` says what failed, in one line without a full stop.
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
-        Self { kind, what: what.into(), path: None, remedy: None, source: None }
+        Self(Arc::new(Inner {
+            kind,
+            what: what.into(),
+            path: None,
+            remedy: None,
+            source: None,
+        }))
+    }
+
+    fn inner(&mut self) -> &mut Inner {
+        Arc::make_mut(&mut self.0)
     }
 
     /// Names the file.
     #[must_use]
     pub fn at(mut self, path: impl AsRef<Path>) -> Self {
-        self.path = Some(path.as_ref().to_owned());
+        self.inner().path = Some(path.as_ref().to_owned());
         self
     }
 
     /// Says what the user can do about it.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
-        self.remedy = Some(remedy.into());
+        self.inner().remedy = Some(remedy.into());
         self
     }
 
     /// Keeps the cause.
     #[must_use]
-    pub fn because(
-        mut self,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Self {
-        self.source = Some(source.into());
+    pub fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.inner().source = Some(Arc::from(source.into()));
         self
     }
 
@@ -94,25 +106,25 @@ impl Error {
 
     /// The kind.
     pub fn kind(&self) -> ErrorKind {
-        self.kind
+        self.0.kind
     }
 
     /// The file, where there is one.
     pub fn path(&self) -> Option<&Path> {
-        self.path.as_deref()
+        self.0.path.as_deref()
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(path) = &self.path {
+        if let Some(path) = &self.0.path {
             write!(f, "{}: ", path.display())?;
         }
-        f.write_str(&self.what)?;
-        if let Some(source) = &self.source {
+        f.write_str(&self.0.what)?;
+        if let Some(source) = &self.0.source {
             write!(f, ": {source}")?;
         }
-        if let Some(remedy) = &self.remedy {
+        if let Some(remedy) = &self.0.remedy {
             write!(f, "; {remedy}")?;
         }
         Ok(())
@@ -121,7 +133,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_deref().map(|source| source as _)
+        self.0.source.as_deref().map(|source| source as _)
     }
 }
 

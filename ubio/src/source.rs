@@ -13,7 +13,10 @@
 //!
 //! unsafe: `submit` is an unsafe method, since memory may be written after it returns.
 
-#![expect(unsafe_code, reason = "declares the unsafe method and borrows a raw descriptor")]
+#![expect(
+    unsafe_code,
+    reason = "declares the unsafe method and borrows a raw descriptor"
+)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -186,11 +189,17 @@ impl Waker {
     /// Out of descriptors or memory.
     pub fn new() -> Result<Self> {
         use rustix::event::{EventfdFlags, eventfd};
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| {
-            crate::Error::os("cannot make an eventfd", errno)
-                .remedy("raise the open-files limit (ulimit -n)")
-        })?;
-        Ok(Self { inner: Arc::new(WakerInner { event, sleeping: AtomicBool::new(false) }) })
+        let event =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| {
+                crate::Error::os("cannot make an eventfd", errno)
+                    .remedy("raise the open-files limit (ulimit -n)")
+            })?;
+        Ok(Self {
+            inner: Arc::new(WakerInner {
+                event,
+                sleeping: AtomicBool::new(false),
+            }),
+        })
     }
 
     /// Wakes the sleeper, if there is one or will be one.
@@ -250,7 +259,10 @@ fn wait_readable(fd: RawFd, at_most: Option<Duration>) -> std::io::Result<()> {
         tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: span.subsec_nanos().into(),
     });
-    match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], span.as_ref()) {
+    match poll(
+        &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
+        span.as_ref(),
+    ) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(errno) => Err(errno.into()),
     }

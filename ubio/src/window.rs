@@ -26,7 +26,11 @@ impl WindowMemory {
     /// Host memory cut into windows of `window_bytes`; a rest at the end is not used.
     pub fn host(region: Arc<Region>, window_bytes: u64) -> Self {
         assert!(window_bytes > 0, "a window has a size");
-        Self { kind: MemoryKind::Host, region, window_bytes }
+        Self {
+            kind: MemoryKind::Host,
+            region,
+            window_bytes,
+        }
     }
 
     /// The kind.

@@ -3,7 +3,10 @@
 //! has nothing else to do. They decide nothing.
 //!
 //! unsafe: jobs touch window and destination memory through raw pointers.
-#![expect(unsafe_code, reason = "jobs run raw copies whose exclusivity their maker promised")]
+#![expect(
+    unsafe_code,
+    reason = "jobs run raw copies whose exclusivity their maker promised"
+)]
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -21,18 +24,51 @@ use crate::sys::memory::Region;
 #[derive(Debug)]
 pub(crate) enum Work {
     /// Copies the pieces of `plan.fills[fill]` from a window to their destinations.
-    Flush { window: Arc<Region>, window_offset: u64, to: Arc<Region>, plan: Arc<StreamPlan>, fill: u32 },
+    Flush {
+        window: Arc<Region>,
+        window_offset: u64,
+        to: Arc<Region>,
+        plan: Arc<StreamPlan>,
+        fill: u32,
+    },
     /// Copies the same pieces back from their destinations into a window.
-    Gather { window: Arc<Region>, window_offset: u64, from: Arc<Region>, plan: Arc<StreamPlan>, fill: u32 },
+    Gather {
+        window: Arc<Region>,
+        window_offset: u64,
+        from: Arc<Region>,
+        plan: Arc<StreamPlan>,
+        fill: u32,
+    },
     /// Reads the pieces of `plan.fills[fill]` from a file to their destinations, through
     /// the page cache; with `resident_only` nothing that is not in it.
-    ReadScatter { file: Arc<OwnedFd>, resident_only: bool, to: Arc<Region>, plan: Arc<StreamPlan>, fill: u32 },
+    ReadScatter {
+        file: Arc<OwnedFd>,
+        resident_only: bool,
+        to: Arc<Region>,
+        plan: Arc<StreamPlan>,
+        fill: u32,
+    },
     /// Reads one run from a file, by one call: it may come back short.
-    ReadRun { file: Arc<OwnedFd>, resident_only: bool, file_offset: u64, to: Arc<Region>, offset: u64, len: u32 },
+    ReadRun {
+        file: Arc<OwnedFd>,
+        resident_only: bool,
+        file_offset: u64,
+        to: Arc<Region>,
+        offset: u64,
+        len: u32,
+    },
     /// Faults a range in.
-    Populate { region: Arc<Region>, offset: u64, len_bytes: u64 },
+    Populate {
+        region: Arc<Region>,
+        offset: u64,
+        len_bytes: u64,
+    },
     /// Zeroes a range.
-    Zero { region: Arc<Region>, offset: u64, len_bytes: u64 },
+    Zero {
+        region: Arc<Region>,
+        offset: u64,
+        len_bytes: u64,
+    },
 }
 
 /// One unit of work, and where to say that it is done.
@@ -50,7 +86,11 @@ impl Job {
     /// From submit until its report nobody else touches the memory the work writes, and
     /// nobody writes the memory it reads.
     pub(crate) unsafe fn new(work: Work, id: u64, done: &Arc<DoneQueue>) -> Self {
-        Self { work, id, done: Arc::clone(done) }
+        Self {
+            work,
+            id,
+            done: Arc::clone(done),
+        }
     }
 
     fn run(self) {
@@ -76,13 +116,19 @@ pub(crate) struct DoneQueue {
 impl DoneQueue {
     /// For at most `capacity` jobs under way.
     pub(crate) fn new(capacity: usize, waker: Waker) -> Arc<Self> {
-        Arc::new(Self { queue: ArrayQueue::new(capacity.max(1)), waker })
+        Arc::new(Self {
+            queue: ArrayQueue::new(capacity.max(1)),
+            waker,
+        })
     }
 
     /// Reports a job.
     pub(crate) fn push(&self, id: u64, result: Result<u32, FillError>) {
         let pushed = self.queue.push(Done { id, result });
-        assert!(pushed.is_ok(), "a done queue holds every job that can be under way");
+        assert!(
+            pushed.is_ok(),
+            "a done queue holds every job that can be under way"
+        );
         self.waker.wake();
     }
 
@@ -96,16 +142,19 @@ impl DoneQueue {
 }
 
 fn error(kind: FillErrorKind, cause: &std::io::Error) -> FillError {
-    FillError { kind, code: cause.raw_os_error().unwrap_or(libc::EIO) }
+    FillError {
+        kind,
+        code: cause.raw_os_error().unwrap_or(libc::EIO),
+    }
 }
 
 /// Which retry rule an errno of a read falls under.
 pub(crate) fn read_error(cause: &std::io::Error, resident_only: bool) -> FillError {
     let kind = match cause.raw_os_error() {
         Some(libc::EAGAIN | libc::EOPNOTSUPP) if resident_only => FillErrorKind::NotResident,
-        Some(libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::EBUSY) => {
-            FillErrorKind::Transient { delay: Nanos(1_000_000) }
-        }
+        Some(libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::EBUSY) => FillErrorKind::Transient {
+            delay: Nanos(1_000_000),
+        },
         Some(libc::EIO | libc::EREMOTEIO | libc::ETIMEDOUT | libc::EILSEQ) => FillErrorKind::Device,
         _ => FillErrorKind::Fatal,
     };
@@ -115,7 +164,13 @@ pub(crate) fn read_error(cause: &std::io::Error, resident_only: bool) -> FillErr
 impl Work {
     fn run(&self) -> Result<u32, FillError> {
         match self {
-            Self::Flush { window, window_offset, to, plan, fill } => {
+            Self::Flush {
+                window,
+                window_offset,
+                to,
+                plan,
+                fill,
+            } => {
                 let fill = &plan.fills[*fill as usize];
                 for piece in &plan.pieces[fill.pieces.start as usize..fill.pieces.end as usize] {
                     let from = window_offset + u64::from(piece.fill_offset);
@@ -124,7 +179,13 @@ impl Work {
                 }
                 Ok(fill.expected)
             }
-            Self::Gather { window, window_offset, from, plan, fill } => {
+            Self::Gather {
+                window,
+                window_offset,
+                from,
+                plan,
+                fill,
+            } => {
                 let fill = &plan.fills[*fill as usize];
                 for piece in &plan.pieces[fill.pieces.start as usize..fill.pieces.end as usize] {
                     let to = window_offset + u64::from(piece.fill_offset);
@@ -133,10 +194,21 @@ impl Work {
                 }
                 Ok(fill.expected)
             }
-            Self::ReadScatter { file, resident_only, to, plan, fill } => {
-                read_scatter(file, *resident_only, to, plan, *fill)
-            }
-            Self::ReadRun { file, resident_only, file_offset, to, offset, len } => {
+            Self::ReadScatter {
+                file,
+                resident_only,
+                to,
+                plan,
+                fill,
+            } => read_scatter(file, *resident_only, to, plan, *fill),
+            Self::ReadRun {
+                file,
+                resident_only,
+                file_offset,
+                to,
+                offset,
+                len,
+            } => {
                 let range = (*offset, u64::from(*len));
                 // SAFETY: promised by the job's maker.
                 let read = unsafe { to.read_file(&[range], file, *file_offset, *resident_only) };
@@ -150,15 +222,27 @@ impl Work {
                     Err(cause) => Err(read_error(&cause, *resident_only)),
                 }
             }
-            Self::Populate { region, offset, len_bytes } => {
-                region.populate(*offset, *len_bytes).map(|()| 0).map_err(|cause| {
+            Self::Populate {
+                region,
+                offset,
+                len_bytes,
+            } => region
+                .populate(*offset, *len_bytes)
+                .map(|()| 0)
+                .map_err(|cause| {
                     let code = std::error::Error::source(&cause)
                         .and_then(|cause| cause.downcast_ref::<std::io::Error>())
                         .and_then(std::io::Error::raw_os_error);
-                    FillError { kind: FillErrorKind::Destination, code: code.unwrap_or(libc::ENOMEM) }
-                })
-            }
-            Self::Zero { region, offset, len_bytes } => {
+                    FillError {
+                        kind: FillErrorKind::Destination,
+                        code: code.unwrap_or(libc::ENOMEM),
+                    }
+                }),
+            Self::Zero {
+                region,
+                offset,
+                len_bytes,
+            } => {
                 // SAFETY: promised by the job's maker.
                 unsafe { region.zero(*offset, *len_bytes) };
                 Ok(0)
@@ -198,7 +282,12 @@ fn read_scatter(
                 to.read_file(&ranges[first..count], file, fill.offset + at, resident_only)
             };
             let mut bytes = match read {
-                Ok(0) => return Err(FillError { kind: FillErrorKind::Truncated, code: 0 }),
+                Ok(0) => {
+                    return Err(FillError {
+                        kind: FillErrorKind::Truncated,
+                        code: 0,
+                    });
+                }
                 Ok(bytes) => bytes,
                 Err(cause) => return Err(read_error(&cause, resident_only)),
             };
@@ -238,11 +327,16 @@ impl Workers {
                 .name(format!("{name}-{index}"))
                 .spawn(move || jobs.iter().for_each(Job::run))
                 .map_err(|cause| {
-                    Error::os("cannot start a copy worker", cause).remedy("raise the limit of threads (ulimit -u)")
+                    Error::os("cannot start a copy worker", cause)
+                        .remedy("raise the limit of threads (ulimit -u)")
                 })?;
             threads.push(thread);
         }
-        Ok(Arc::new(Self { sender: Some(sender), receiver, threads }))
+        Ok(Arc::new(Self {
+            sender: Some(sender),
+            receiver,
+            threads,
+        }))
     }
 
     /// Queues a job. Blocks only if more jobs wait than the capacity, which its makers'

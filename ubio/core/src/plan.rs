@@ -21,6 +21,34 @@ pub enum Route {
     Traditional,
 }
 
+impl Route {
+    /// How many routes there are.
+    pub const COUNT: usize = 4;
+    /// All routes, each at its index.
+    pub const ALL: [Route; Route::COUNT] = [
+        Route::Direct,
+        Route::Cached,
+        Route::Buffered,
+        Route::Traditional,
+    ];
+
+    /// The word used in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Cached => "cached",
+            Self::Buffered => "buffered",
+            Self::Traditional => "traditional",
+        }
+    }
+
+    /// Its place in tables by route.
+    #[inline]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
 /// Where a fill's bytes land.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Landing {

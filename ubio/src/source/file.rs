@@ -3,7 +3,10 @@
 //! descriptors and alignments, no formats and no plans.
 //!
 //! unsafe: hands memory addresses to the kernel and to worker jobs.
-#![expect(unsafe_code, reason = "submits raw addresses whose exclusivity the caller promised")]
+#![expect(
+    unsafe_code,
+    reason = "submits raw addresses whose exclusivity the caller promised"
+)]
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -109,7 +112,10 @@ impl FileSource {
         };
         let (backend, reader) = match ring {
             Ok(ring) => {
-                let reader = Reader::Uring { deferred: ring.is_deferred(), files: ring.has_files() };
+                let reader = Reader::Uring {
+                    deferred: ring.is_deferred(),
+                    files: ring.has_files(),
+                };
                 (Backend::Ring(Box::new(ring)), reader)
             }
             Err(reason) => {
@@ -148,7 +154,9 @@ impl FileSource {
     }
 
     fn memory(&self, id: MemoryId) -> &Memory {
-        self.memories[id.0 as usize].as_ref().expect("attached memory")
+        self.memories[id.0 as usize]
+            .as_ref()
+            .expect("attached memory")
     }
 
     fn take_operation(&mut self, slot: u32) -> Option<Operation> {
@@ -179,7 +187,9 @@ impl FileSource {
         let object = command.object.0;
         match &mut self.backend {
             Backend::Ring(ring) => {
-                let Some(slot) = self.free.pop() else { return Err(command) };
+                let Some(slot) = self.free.pop() else {
+                    return Err(command);
+                };
                 let read = RingRead {
                     slot,
                     file,
@@ -188,15 +198,22 @@ impl FileSource {
                     address: region.address(offset, command.len.into()),
                     len: command.len,
                     buffer,
-                    place: if asynchronous { Place::KernelThread } else { Place::Inline },
+                    place: if asynchronous {
+                        Place::KernelThread
+                    } else {
+                        Place::Inline
+                    },
                 };
                 // SAFETY: the operation keeps region and file until its completion.
                 if unsafe { ring.push(&read) }.is_err() {
                     self.free.push(slot);
                     return Err(command);
                 }
-                self.operations[slot as usize] =
-                    Some(Operation { token: command.token, _region: region, _file: Arc::clone(file) });
+                self.operations[slot as usize] = Some(Operation {
+                    token: command.token,
+                    _region: region,
+                    _file: Arc::clone(file),
+                });
             }
             Backend::Threads(threads) => {
                 let threads = Arc::clone(threads);
@@ -217,19 +234,32 @@ impl FileSource {
     fn reap(&mut self, completions: &mut Vec<Completion>) {
         while let Some(done) = self.done.pop() {
             self.jobs -= 1;
-            completions.push(Completion { token: Token(done.id), result: done.result });
+            completions.push(Completion {
+                token: Token(done.id),
+                result: done.result,
+            });
         }
         loop {
-            let Backend::Ring(ring) = &mut self.backend else { return };
-            let Some((slot, result)) = ring.pop() else { return };
-            let Some(operation) = self.take_operation(slot) else { continue };
+            let Backend::Ring(ring) = &mut self.backend else {
+                return;
+            };
+            let Some((slot, result)) = ring.pop() else {
+                return;
+            };
+            let Some(operation) = self.take_operation(slot) else {
+                continue;
+            };
             let result = match u32::try_from(result) {
                 Ok(bytes) => Ok(bytes),
-                Err(_negative) => {
-                    Err(crate::workers::read_error(&std::io::Error::from_raw_os_error(-result), false))
-                }
+                Err(_negative) => Err(crate::workers::read_error(
+                    &std::io::Error::from_raw_os_error(-result),
+                    false,
+                )),
             };
-            completions.push(Completion { token: operation.token, result });
+            completions.push(Completion {
+                token: operation.token,
+                result,
+            });
         }
     }
 }
@@ -248,8 +278,9 @@ impl Source for FileSource {
                 self.objects.len() - 1
             }
         };
-        let id = u32::try_from(index)
-            .map_err(|_too_many| Error::new(ErrorKind::NoSpace, "too many open files in one engine"))?;
+        let id = u32::try_from(index).map_err(|_too_many| {
+            Error::new(ErrorKind::NoSpace, "too many open files in one engine")
+        })?;
         if let (Backend::Ring(ring), Some(direct)) = (&mut self.backend, &file.direct) {
             ring.register_file(id, direct.as_fd());
         }
@@ -291,7 +322,11 @@ impl Source for FileSource {
     }
 
     fn detach(&mut self, memory: MemoryId) {
-        let Some(gone) = self.memories.get_mut(memory.0 as usize).and_then(Option::take) else {
+        let Some(gone) = self
+            .memories
+            .get_mut(memory.0 as usize)
+            .and_then(Option::take)
+        else {
             return;
         };
         if let (Backend::Ring(ring), Some(buffer)) = (&mut self.backend, gone.buffer) {
@@ -301,7 +336,10 @@ impl Source for FileSource {
 
     unsafe fn submit(&mut self, command: FillCommand) -> Result<(), FillCommand> {
         let Some(Some(file)) = self.objects.get(command.object.0 as usize) else {
-            let error = FillError { kind: FillErrorKind::Fatal, code: libc::EBADF };
+            let error = FillError {
+                kind: FillErrorKind::Fatal,
+                code: libc::EBADF,
+            };
             return self.refuse(&command, error);
         };
         let buffered = Arc::clone(&file.buffered);
@@ -332,16 +370,24 @@ impl Source for FileSource {
                 self.submit_job(&workers, work, command.token);
                 Ok(())
             }
-            (Target::Memory { .. }, Route::Buffered) => self.submit_direct(command, &buffered, true),
+            (Target::Memory { .. }, Route::Buffered) => {
+                self.submit_direct(command, &buffered, true)
+            }
             (Target::Memory { .. }, Route::Direct) => match file.direct.clone() {
                 Some(direct) => self.submit_direct(command, &direct, false),
                 None => {
-                    let error = FillError { kind: FillErrorKind::Fatal, code: libc::EINVAL };
+                    let error = FillError {
+                        kind: FillErrorKind::Fatal,
+                        code: libc::EINVAL,
+                    };
                     self.refuse(&command, error)
                 }
             },
             (_, _) => {
-                let error = FillError { kind: FillErrorKind::Fatal, code: libc::EOPNOTSUPP };
+                let error = FillError {
+                    kind: FillErrorKind::Fatal,
+                    code: libc::EOPNOTSUPP,
+                };
                 self.refuse(&command, error)
             }
         }
@@ -396,7 +442,13 @@ impl Drop for FileSource {
         while self.in_flight() > 0 {
             completions.clear();
             self.waker.about_to_sleep();
-            if self.poll(Wait::AtMost(std::time::Duration::from_millis(100)), &mut completions).is_err() {
+            if self
+                .poll(
+                    Wait::AtMost(std::time::Duration::from_millis(100)),
+                    &mut completions,
+                )
+                .is_err()
+            {
                 // A ring that cannot be waited on any more may still be written to by the
                 // kernel: give up its memory rather than hand it back.
                 for operation in self.operations.drain(..).flatten() {

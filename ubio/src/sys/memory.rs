@@ -2,7 +2,10 @@
 //! out addresses and bounded raw operations, never references into memory still in flight.
 //!
 //! unsafe: maps memory and touches it through raw pointers.
-#![expect(unsafe_code, reason = "mmap and raw memory operations are this file's purpose")]
+#![expect(
+    unsafe_code,
+    reason = "mmap and raw memory operations are this file's purpose"
+)]
 
 use std::any::Any;
 use std::io;
@@ -11,7 +14,7 @@ use std::ptr::NonNull;
 
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of the huge pages regions are aligned to.
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -118,12 +121,16 @@ impl Region {
         let len_bytes = round_up(len_bytes.max(1), PAGE_BYTES);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        if huge && len_bytes % HUGE_PAGE_BYTES == 0 && free_huge_pages() * HUGE_PAGE_BYTES >= len_bytes {
+        if huge
+            && len_bytes % HUGE_PAGE_BYTES == 0
+            && free_huge_pages() * HUGE_PAGE_BYTES >= len_bytes
+        {
             let len = usize::try_from(len_bytes).expect("64-bit address space");
             // No NORESERVE: the pages are set aside now, so a later fault cannot SIGBUS.
             let flags = MapFlags::PRIVATE | MapFlags::HUGETLB;
             // SAFETY: a new mapping at an address the kernel chooses; nothing else is there.
-            let mapped = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), len, protection, flags) };
+            let mapped =
+                unsafe { mm::mmap_anonymous(std::ptr::null_mut(), len, protection, flags) };
             if let Ok(start) = mapped {
                 let start = NonNull::new(start.cast()).expect("mmap gives no null");
                 return Ok(Self {
@@ -135,12 +142,14 @@ impl Region {
             }
         }
         // One huge page more, so that an aligned start exists in any mapping.
-        let span = usize::try_from(len_bytes + HUGE_PAGE_BYTES).map_err(|_too_large| no_space(rustix::io::Errno::NOMEM))?;
+        let span = usize::try_from(len_bytes + HUGE_PAGE_BYTES)
+            .map_err(|_too_large| no_space(rustix::io::Errno::NOMEM))?;
         // SAFETY: as above.
         let start = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), span, protection, flags) }
             .map_err(no_space)?;
         let start = NonNull::new(start.cast::<u8>()).expect("mmap gives no null");
-        let slack = (start.as_ptr() as u64).next_multiple_of(HUGE_PAGE_BYTES) - start.as_ptr() as u64;
+        let slack =
+            (start.as_ptr() as u64).next_multiple_of(HUGE_PAGE_BYTES) - start.as_ptr() as u64;
         // SAFETY: slack < HUGE_PAGE_BYTES, which the span has more than `len_bytes`.
         let base = unsafe { start.add(usize::try_from(slack).expect("below 2 MiB")) };
         let mut region = Self {
@@ -161,15 +170,30 @@ impl Region {
     /// The kernel's reason: no permission, no mappable file, no address space.
     pub fn of_file(file: &impl AsFd, len_bytes: u64, write: bool, huge: bool) -> Result<Self> {
         let len = usize::try_from(len_bytes.max(1)).expect("64-bit address space");
-        let protection = if write { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let protection = if write {
+            ProtFlags::READ | ProtFlags::WRITE
+        } else {
+            ProtFlags::READ
+        };
         // SAFETY: a new mapping at an address the kernel chooses.
         let start = unsafe {
-            mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0)
+            mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                protection,
+                MapFlags::SHARED,
+                file,
+                0,
+            )
         }
         .map_err(|errno| Error::os(format!("cannot map {len_bytes} bytes of the file"), errno))?;
         let start = NonNull::new(start.cast()).expect("mmap gives no null");
-        let mut region =
-            Self { base: start, len_bytes, pages: Pages::Base, backing: Backing::Mapped { start, len } };
+        let mut region = Self {
+            base: start,
+            len_bytes,
+            pages: Pages::Base,
+            backing: Backing::Mapped { start, len },
+        };
         if huge && len_bytes >= HUGE_PAGE_BYTES && region.advise_huge() {
             region.pages = Pages::Transparent;
         }
@@ -183,12 +207,15 @@ impl Region {
             base,
             len_bytes: len as u64,
             pages: Pages::Base,
-            backing: Backing::Adopted { _owner: Box::new(memory) },
+            backing: Backing::Adopted {
+                _owner: Box::new(memory),
+            },
         }
     }
 
     fn advise_huge(&mut self) -> bool {
-        self.advise(0, self.len_bytes, Advice::LinuxHugepage).is_ok()
+        self.advise(0, self.len_bytes, Advice::LinuxHugepage)
+            .is_ok()
     }
 
     fn advise(&self, offset: u64, len_bytes: u64, advice: Advice) -> rustix::io::Result<()> {
@@ -215,28 +242,57 @@ impl Region {
     /// If they do not: that is a bug of ours, and a device must never get such an address.
     pub fn address(&self, offset: u64, len_bytes: u64) -> *mut u8 {
         let end = offset.checked_add(len_bytes).expect("range overflows");
-        assert!(end <= self.len_bytes, "range {offset}+{len_bytes} beyond {}", self.len_bytes);
+        assert!(
+            end <= self.len_bytes,
+            "range {offset}+{len_bytes} beyond {}",
+            self.len_bytes
+        );
         // SAFETY: offset <= len_bytes, and the region is one mapping of that length.
-        unsafe { self.base.as_ptr().add(usize::try_from(offset).expect("64-bit")) }
+        unsafe {
+            self.base
+                .as_ptr()
+                .add(usize::try_from(offset).expect("64-bit"))
+        }
     }
 
-    /// Faults the range in for writing.
+    /// Faults the range in for writing, if the kernel can: before Linux 5.14 it is left to
+    /// be faulted in by whoever writes it first.
     ///
     /// # Errors
-    /// NoSpace: no memory. Kernels before 5.14 do not know the call; there the range is
-    /// left to be faulted in by whoever writes it first.
+    /// NoSpace: no memory.
     pub fn populate(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        match self.populate_write(offset, len_bytes) {
+            Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
+            Err(errno) => Err(no_memory(errno)),
+        }
+    }
+
+    /// Faults the range in for writing, for certain.
+    ///
+    /// # Errors
+    /// NoSpace: no memory, or the file system under a shared mapping is full. Unsupported:
+    /// before Linux 5.14 there is no call that would say so.
+    pub fn populate_or_fail(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.populate_write(offset, len_bytes)
+            .map_err(|errno| match errno {
+                rustix::io::Errno::INVAL => Error::new(
+                    ErrorKind::Unsupported,
+                    "the kernel cannot fault memory in ahead",
+                )
+                .remedy("Linux 5.14 or newer is needed for shared destinations"),
+                errno => no_memory(errno),
+            })
+    }
+
+    fn populate_write(&self, offset: u64, len_bytes: u64) -> rustix::io::Result<()> {
         let start = offset / PAGE_BYTES * PAGE_BYTES;
-        let end = round_up(offset + len_bytes, PAGE_BYTES).min(round_up(self.len_bytes, PAGE_BYTES));
+        let end =
+            round_up(offset + len_bytes, PAGE_BYTES).min(round_up(self.len_bytes, PAGE_BYTES));
         let at = self.address(start, 0);
         let len = usize::try_from(end - start).expect("64-bit");
         // SAFETY: populating does not change what the memory holds; the range, rounded to
         // the pages it touches, lies in the mapping.
-        match unsafe { mm::madvise(at.cast(), len, Advice::LinuxPopulateWrite) } {
-            Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
-            Err(errno) => Err(Error::os("cannot fault the destination in", errno)
-                .remedy("free memory or raise the container's memory limit")),
-        }
+        unsafe { mm::madvise(at.cast(), len, Advice::LinuxPopulateWrite) }
     }
 
     /// Faults the range in for reading: for a file mapping, brings the bytes into the page
@@ -263,7 +319,12 @@ impl Region {
             if let Some((start, end)) = line
                 .split_once(' ')
                 .and_then(|(range, _)| range.split_once('-'))
-                .and_then(|(a, b)| Some((u64::from_str_radix(a, 16).ok()?, u64::from_str_radix(b, 16).ok()?)))
+                .and_then(|(a, b)| {
+                    Some((
+                        u64::from_str_radix(a, 16).ok()?,
+                        u64::from_str_radix(b, 16).ok()?,
+                    ))
+                })
             {
                 inside = start < to && end > from;
             } else if inside
@@ -297,7 +358,9 @@ impl Region {
         let to = self.address(offset, len_bytes);
         let at = from.address(from_offset, len_bytes);
         // SAFETY: both in bounds (checked); not overlapping and not shared by contract.
-        unsafe { std::ptr::copy_nonoverlapping(at, to, usize::try_from(len_bytes).expect("64-bit")) }
+        unsafe {
+            std::ptr::copy_nonoverlapping(at, to, usize::try_from(len_bytes).expect("64-bit"))
+        }
     }
 
     /// Copies a slice into this region.
@@ -338,19 +401,29 @@ impl Region {
         nowait: bool,
     ) -> io::Result<u64> {
         const MOST: usize = 64;
-        let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST];
+        let mut vectors = [libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; MOST];
         assert!(ranges.len() <= MOST, "at most {MOST} ranges a call");
         for (vector, &(offset, len_bytes)) in vectors.iter_mut().zip(ranges) {
             vector.iov_base = self.address(offset, len_bytes).cast();
             vector.iov_len = usize::try_from(len_bytes).expect("64-bit");
         }
-        let offset = i64::try_from(file_offset).map_err(|_overflow| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
+        let offset = i64::try_from(file_offset)
+            .map_err(|_overflow| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
         let flags = if nowait { libc::RWF_NOWAIT } else { 0 };
         let count = i32::try_from(ranges.len()).expect("at most 64");
         // SAFETY: the vectors point into this region (checked), which outlives the call;
         // nobody else touches the bytes, by contract.
         let read = unsafe {
-            libc::preadv2(file.as_fd().as_raw_fd(), vectors.as_ptr(), count, offset, flags)
+            libc::preadv2(
+                file.as_fd().as_raw_fd(),
+                vectors.as_ptr(),
+                count,
+                offset,
+                flags,
+            )
         };
         u64::try_from(read).map_err(|_negative| io::Error::last_os_error())
     }
@@ -364,6 +437,17 @@ impl Drop for Region {
             let _cannot_fail = unsafe { mm::munmap(start.as_ptr().cast(), len) };
         }
     }
+}
+
+fn no_memory(errno: rustix::io::Errno) -> Error {
+    // A fault that would have been a SIGBUS is reported as EFAULT: the tmpfs is full.
+    let kind = match errno {
+        rustix::io::Errno::FAULT | rustix::io::Errno::NOMEM => ErrorKind::NoSpace,
+        _ => ErrorKind::Io,
+    };
+    Error::new(kind, "cannot fault the destination in")
+        .because(std::io::Error::from(errno))
+        .remedy("free memory, or raise the container's memory limit or the size of /dev/shm")
 }
 
 fn free_huge_pages() -> u64 {
@@ -408,7 +492,13 @@ mod tests {
         let read = unsafe { region.read_file(&[(100, 3), (0, 2), (50, 5)], &file, 1, false) };
         assert_eq!(read.expect("read"), 9);
         // SAFETY: as above.
-        let (a, b, c) = unsafe { (region.bytes(100, 3), region.bytes(0, 2), region.bytes(50, 5)) };
+        let (a, b, c) = unsafe {
+            (
+                region.bytes(100, 3),
+                region.bytes(0, 2),
+                region.bytes(50, 5),
+            )
+        };
         assert_eq!((a, b, c), (&b"bcd"[..], &b"ef"[..], &b"ghij\0"[..]));
     }
 }

@@ -2,7 +2,10 @@
 //! the workers. Knows no streams.
 //!
 //! unsafe: makes worker jobs over raw memory.
-#![expect(unsafe_code, reason = "worker jobs take raw memory whose exclusivity the caller promised")]
+#![expect(
+    unsafe_code,
+    reason = "worker jobs take raw memory whose exclusivity the caller promised"
+)]
 
 use std::sync::Arc;
 
@@ -26,11 +29,18 @@ impl HostVram {
     /// For at most `capacity` operations under way; `waker` is woken for each finished one.
     pub(crate) fn new(workers: Arc<Workers>, capacity: usize, waker: Waker) -> Self {
         let done = DoneQueue::new(capacity, waker);
-        Self { buffers: Vec::new(), windows: Vec::new(), workers, done }
+        Self {
+            buffers: Vec::new(),
+            windows: Vec::new(),
+            workers,
+            done,
+        }
     }
 
     fn buffer(&self, id: BufferId) -> &Arc<Region> {
-        self.buffers[id.0 as usize].as_ref().expect("adopted buffer")
+        self.buffers[id.0 as usize]
+            .as_ref()
+            .expect("adopted buffer")
     }
 }
 
@@ -42,7 +52,10 @@ impl HostVram {
 pub fn allocate(len_bytes: u64) -> Result<Arc<Region>> {
     let rounded = round_up(len_bytes, HUGE_PAGE_BYTES);
     let huge = rounded - len_bytes <= len_bytes / 8;
-    Ok(Arc::new(Region::anonymous(if huge { rounded } else { len_bytes }, huge)?))
+    Ok(Arc::new(Region::anonymous(
+        if huge { rounded } else { len_bytes },
+        huge,
+    )?))
 }
 
 impl Vram for HostVram {
@@ -73,34 +86,61 @@ impl Vram for HostVram {
 
     fn attach(&mut self, windows: &WindowMemory) -> Result<WindowsId> {
         self.windows.push(Arc::clone(windows.region()));
-        Ok(WindowsId(u32::try_from(self.windows.len() - 1).expect("few pools")))
+        Ok(WindowsId(
+            u32::try_from(self.windows.len() - 1).expect("few pools"),
+        ))
     }
 
     fn in_place(&self, buffer: BufferId) -> Option<WindowMemory> {
         let region = self.buffer(buffer);
-        Some(WindowMemory::host(Arc::clone(region), region.len_bytes().max(1)))
+        Some(WindowMemory::host(
+            Arc::clone(region),
+            region.len_bytes().max(1),
+        ))
     }
 
     unsafe fn submit(&mut self, id: u64, work: VramWork) {
         let work = match work {
-            VramWork::Flush { windows, window_offset, buffer, plan, fill } => Work::Flush {
+            VramWork::Flush {
+                windows,
+                window_offset,
+                buffer,
+                plan,
+                fill,
+            } => Work::Flush {
                 window: Arc::clone(&self.windows[windows.0 as usize]),
                 window_offset,
                 to: Arc::clone(self.buffer(buffer)),
                 plan,
                 fill,
             },
-            VramWork::Gather { windows, window_offset, buffer, plan, fill } => Work::Gather {
+            VramWork::Gather {
+                windows,
+                window_offset,
+                buffer,
+                plan,
+                fill,
+            } => Work::Gather {
                 window: Arc::clone(&self.windows[windows.0 as usize]),
                 window_offset,
                 from: Arc::clone(self.buffer(buffer)),
                 plan,
                 fill,
             },
-            VramWork::Prepare { buffer, offset, len_bytes } => {
-                Work::Populate { region: Arc::clone(self.buffer(buffer)), offset, len_bytes }
-            }
-            VramWork::Scrub { windows, offset, len_bytes } => Work::Zero {
+            VramWork::Prepare {
+                buffer,
+                offset,
+                len_bytes,
+            } => Work::Populate {
+                region: Arc::clone(self.buffer(buffer)),
+                offset,
+                len_bytes,
+            },
+            VramWork::Scrub {
+                windows,
+                offset,
+                len_bytes,
+            } => Work::Zero {
                 region: Arc::clone(&self.windows[windows.0 as usize]),
                 offset,
                 len_bytes,
@@ -113,7 +153,10 @@ impl Vram for HostVram {
 
     fn poll(&mut self, done: &mut Vec<VramDone>) {
         while let Some(job) = self.done.pop() {
-            done.push(VramDone { id: job.id, result: job.result.map(|_bytes| ()) });
+            done.push(VramDone {
+                id: job.id,
+                result: job.result.map(|_bytes| ()),
+            });
         }
     }
 

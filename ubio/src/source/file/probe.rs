@@ -47,36 +47,52 @@ pub fn probe(file: &impl AsFd) -> Result<Probed> {
     let buffered = Arc::new(buffered);
     let none = |direct_io| {
         Ok(Probed {
-            object: FileObject { direct: None, buffered: Arc::clone(&buffered) },
+            object: FileObject {
+                direct: None,
+                buffered: Arc::clone(&buffered),
+            },
             direct_io,
         })
     };
     if let Ok(stat) = rustix::fs::fstatfs(file)
-        && matches!(i64::from(stat.f_type), TMPFS_MAGIC | RAMFS_MAGIC | HUGETLBFS_MAGIC)
+        && matches!(
+            i64::from(stat.f_type),
+            TMPFS_MAGIC | RAMFS_MAGIC | HUGETLBFS_MAGIC
+        )
     {
         return none(DirectIo::InMemory);
     }
     // fs-verity checks bytes on their way into the page cache; direct reads would miss it.
     let vouched = match rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
-        Ok(stat) if stat.stx_attributes.contains(rustix::fs::StatxAttributes::VERITY) => {
+        Ok(stat)
+            if stat
+                .stx_attributes
+                .contains(rustix::fs::StatxAttributes::VERITY) =>
+        {
             return none(DirectIo::Refused("fs-verity file"));
         }
         Ok(stat) if StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN) => {
             if stat.stx_dio_offset_align == 0 {
-                return none(DirectIo::Refused("the file system offers no direct I/O for it"));
+                return none(DirectIo::Refused(
+                    "the file system offers no direct I/O for it",
+                ));
             }
             Some(stat.stx_dio_offset_align.max(stat.stx_dio_mem_align))
         }
         _ => None,
     };
-    if vouched.is_some_and(|alignment| u64::from(alignment) > PAGE_BYTES || !alignment.is_power_of_two()) {
+    if vouched
+        .is_some_and(|alignment| u64::from(alignment) > PAGE_BYTES || !alignment.is_power_of_two())
+    {
         return none(DirectIo::Refused("its alignment is larger than a page"));
     }
     let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOCTTY;
     let direct = match rustix::fs::open(path.as_str(), flags, Mode::empty()) {
         Ok(direct) => direct,
-        Err(rustix::io::Errno::INVAL) => return none(DirectIo::Refused("O_DIRECT is refused at open")),
+        Err(rustix::io::Errno::INVAL) => {
+            return none(DirectIo::Refused("O_DIRECT is refused at open"));
+        }
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {
             return none(DirectIo::Refused("/proc is not mounted"));
         }
@@ -91,8 +107,26 @@ pub fn probe(file: &impl AsFd) -> Result<Probed> {
         return none(DirectIo::Refused("O_DIRECT is refused at the first read"));
     }
     Ok(Probed {
-        object: FileObject { direct: Some(Arc::new(direct)), buffered: Arc::clone(&buffered) },
+        object: FileObject {
+            direct: Some(Arc::new(direct)),
+            buffered: Arc::clone(&buffered),
+        },
         direct_io: DirectIo::Aligned(vouched.unwrap_or(4096)),
+    })
+}
+
+/// A file that is not read: known, but not looked at.
+///
+/// # Errors
+/// Out of descriptors.
+pub fn unused(file: &impl AsFd) -> Result<Probed> {
+    let buffered = Arc::new(file.as_fd().try_clone_to_owned().map_err(too_many_files)?);
+    Ok(Probed {
+        object: FileObject {
+            direct: None,
+            buffered,
+        },
+        direct_io: DirectIo::InMemory,
     })
 }
 
@@ -149,11 +183,20 @@ pub fn residency(file: &impl AsFd, offset: u64, len_bytes: u64) -> Residency {
     let first = offset / PAGE_BYTES;
     let last = (offset + len_bytes - 1) / PAGE_BYTES;
     let pages = last - first + 1;
-    let mut range = CachestatRange { offset: first * PAGE_BYTES, len: pages * PAGE_BYTES };
+    let mut range = CachestatRange {
+        offset: first * PAGE_BYTES,
+        len: pages * PAGE_BYTES,
+    };
     let mut stat = Cachestat::default();
     // SAFETY: both structs are the kernel's (include/uapi/linux/mman.h) and outlive the call.
     let answer = unsafe {
-        libc::syscall(SYS_CACHESTAT, file.as_fd().as_raw_fd(), &raw mut range, &raw mut stat, 0)
+        libc::syscall(
+            SYS_CACHESTAT,
+            file.as_fd().as_raw_fd(),
+            &raw mut range,
+            &raw mut stat,
+            0,
+        )
     };
     if answer != 0 {
         return Residency::Unknown;

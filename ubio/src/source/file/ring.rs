@@ -2,7 +2,10 @@
 //! an eventfd read that lets other threads end a wait. Knows slots and addresses only.
 //!
 //! unsafe: pushes submission entries that carry raw addresses.
-#![expect(unsafe_code, reason = "submission entries carry raw addresses and descriptors")]
+#![expect(
+    unsafe_code,
+    reason = "submission entries carry raw addresses and descriptors"
+)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -62,7 +65,9 @@ impl Ring {
     /// A ring for `entries` reads at once, with the best flags this kernel has.
     pub(super) fn open(entries: u32, waker: &Waker) -> io::Result<Self> {
         let mut best = IoUring::builder();
-        best.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+        best.setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag();
         let mut good = IoUring::builder();
         good.setup_coop_taskrun().setup_taskrun_flag();
         let plain = IoUring::builder();
@@ -79,7 +84,10 @@ impl Ring {
             Ok(()) => vec![false; MAX_REGISTERED_FILES as usize],
             Err(_refused) => Vec::new(),
         };
-        let buffers = match ring.submitter().register_buffers_sparse(MAX_REGISTERED_BUFFERS.into()) {
+        let buffers = match ring
+            .submitter()
+            .register_buffers_sparse(MAX_REGISTERED_BUFFERS.into())
+        {
             Ok(()) => vec![false; MAX_REGISTERED_BUFFERS.into()],
             Err(_refused) => Vec::new(),
         };
@@ -106,7 +114,10 @@ impl Ring {
     /// Registers a file at `index`; without room it stays usable by descriptor.
     pub(super) fn register_file(&mut self, index: u32, file: BorrowedFd<'_>) {
         if let Some(registered) = self.files.get_mut(index as usize) {
-            let update = self.ring.submitter().register_files_update(index, &[file.as_raw_fd()]);
+            let update = self
+                .ring
+                .submitter()
+                .register_files_update(index, &[file.as_raw_fd()]);
             *registered = update.is_ok();
         }
     }
@@ -124,7 +135,11 @@ impl Ring {
     ///
     /// # Safety
     /// The memory stays mapped until [`unregister_buffer`](Self::unregister_buffer).
-    pub(super) unsafe fn register_buffer(&mut self, at: *mut u8, len_bytes: u64) -> io::Result<u16> {
+    pub(super) unsafe fn register_buffer(
+        &mut self,
+        at: *mut u8,
+        len_bytes: u64,
+    ) -> io::Result<u16> {
         if len_bytes > MAX_BUFFER_BYTES {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
         }
@@ -136,16 +151,25 @@ impl Ring {
         };
         let offset = u32::try_from(index).expect("small table");
         // SAFETY: the memory stays until unregistered, by contract.
-        unsafe { self.ring.submitter().register_buffers_update(offset, &[buffer], None) }?;
+        unsafe {
+            self.ring
+                .submitter()
+                .register_buffers_update(offset, &[buffer], None)
+        }?;
         self.buffers[index] = true;
         Ok(u16::try_from(index).expect("small table"))
     }
 
     pub(super) fn unregister_buffer(&mut self, index: u16) {
-        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let none = libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        };
         // SAFETY: an empty buffer points at nothing.
         let cleared = unsafe {
-            self.ring.submitter().register_buffers_update(index.into(), &[none], None)
+            self.ring
+                .submitter()
+                .register_buffers_update(index.into(), &[none], None)
         };
         // One that cannot be cleared keeps its pages pinned until the ring closes; its
         // index is not given out again.
@@ -163,7 +187,9 @@ impl Ring {
     /// Address and file stay valid, and nobody else touches the memory, until the
     /// completion of `read.slot` was popped.
     pub(super) unsafe fn push(&mut self, read: &RingRead<'_>) -> Result<(), squeue::PushError> {
-        let fixed = read.registered.filter(|&index| self.files.get(index as usize) == Some(&true));
+        let fixed = read
+            .registered
+            .filter(|&index| self.files.get(index as usize) == Some(&true));
         let entry = match (read.buffer, fixed) {
             (Some(buffer), Some(index)) => {
                 opcode::ReadFixed::new(Fixed(index), read.address, read.len, buffer)
@@ -211,7 +237,9 @@ impl Ring {
             Wait::Forever => self.ring.submit_and_wait(1),
             Wait::AtMost(span) if self.ring.params().is_feature_ext_arg() => {
                 let span = Timespec::from(span);
-                self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&span))
+                self.ring
+                    .submitter()
+                    .submit_with_args(1, &SubmitArgs::new().timespec(&span))
             }
             Wait::AtMost(span) => self.ring.submit().and_then(|submitted| {
                 super::super::wait_readable(self.ring.as_raw_fd(), Some(span))?;
@@ -241,7 +269,10 @@ impl Ring {
                 continue;
             }
             self.reads -= 1;
-            return Some((u32::try_from(entry.user_data()).expect("slots are 32 bits"), entry.result()));
+            return Some((
+                u32::try_from(entry.user_data()).expect("slots are 32 bits"),
+                entry.result(),
+            ));
         }
     }
 }

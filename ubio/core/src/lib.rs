@@ -19,11 +19,29 @@
 extern crate alloc;
 
 pub mod action;
+mod actions;
+mod arbiter;
+mod check;
+mod commands;
+mod core;
+mod events;
 pub mod limits;
 pub mod plan;
+mod planted;
+mod retry;
+mod ring;
+pub mod stats;
+mod stream;
 pub mod units;
+mod validate;
+mod window_table;
 
-pub use action::{Action, FillError, FillErrorKind, Outcome, Stall};
-pub use limits::Limits;
+pub use self::core::Core;
+pub use action::{Action, Failure, FillError, FillErrorKind, Outcome, Stall};
+pub use limits::{Limits, LimitsError};
 pub use plan::{FillPlan, Landing, Piece, Route, StreamPlan};
+#[cfg(feature = "planted-bugs")]
+pub use planted::PlantedBug;
+pub use stats::Stats;
 pub use units::{Generation, ItemIndex, Lease, LeaseId, Nanos, ObjectId, StreamId, Token};
+pub use validate::OpenError;

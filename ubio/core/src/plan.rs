@@ -18,6 +18,19 @@ pub enum Route {
     Traditional,
 }
 
+impl Route {
+    /// How many routes there are.
+    pub const COUNT: usize = 3;
+    /// All routes, each at its index.
+    pub const ALL: [Route; Route::COUNT] = [Route::Direct, Route::Cached, Route::Traditional];
+
+    /// Its place in tables by route.
+    #[inline]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
 /// Where a fill's bytes land.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Landing {

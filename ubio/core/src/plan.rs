@@ -23,24 +23,9 @@ pub enum Route {
 
 impl Route {
     /// How many routes there are.
-    pub const COUNT: usize = 4;
+    pub const COUNT: usize = 3;
     /// All routes, each at its index.
-    pub const ALL: [Route; Route::COUNT] = [
-        Route::Direct,
-        Route::Cached,
-        Route::Buffered,
-        Route::Traditional,
-    ];
-
-    /// The word used in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::Cached => "cached",
-            Self::Buffered => "buffered",
-            Self::Traditional => "traditional",
-        }
-    }
+    pub const ALL: [Route; Route::COUNT] = [Route::Direct, Route::Cached, Route::Traditional];
 
     /// Its place in tables by route.
     #[inline]

@@ -12,7 +12,7 @@ use crate::units::{ItemIndex, Nanos, ObjectId};
 pub enum Route {
     /// Storage DMA, past the page cache.
     Direct,
-    /// Copied from the page cache; what is not there is left to the fill's other way.
+    /// Copied from the page cache by a worker.
     Cached,
     /// Read through the page cache, from storage where need be: what remains where a file
     /// has no direct I/O.
@@ -23,9 +23,24 @@ pub enum Route {
 
 impl Route {
     /// How many routes there are.
-    pub const COUNT: usize = 3;
+    pub const COUNT: usize = 4;
     /// All routes, each at its index.
-    pub const ALL: [Route; Route::COUNT] = [Route::Direct, Route::Cached, Route::Traditional];
+    pub const ALL: [Route; Route::COUNT] = [
+        Route::Direct,
+        Route::Cached,
+        Route::Buffered,
+        Route::Traditional,
+    ];
+
+    /// The word used in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Cached => "cached",
+            Self::Buffered => "buffered",
+            Self::Traditional => "traditional",
+        }
+    }
 
     /// Its place in tables by route.
     #[inline]

@@ -130,6 +130,16 @@ fn files_that_are_no_models_are_refused() {
             &cut[..cut.len() - 1],
             Truncated,
         ),
+        (
+            "pointer.safetensors",
+            b"version https://git-lfs.github.com/spec/v1\noid",
+            NotAModel,
+        ),
+        (
+            "pointer.gguf",
+            b"version https://git-lfs.github.com/spec/v1\noid",
+            NotAModel,
+        ),
         ("broken.safetensors.index.json", b"{}", Malformed),
     ] {
         let path = folder.write(name, bytes);
@@ -594,4 +604,12 @@ fn a_low_file_limit_is_an_error_with_a_remedy() {
         std::io::Error::from_raw_os_error(24),
     );
     refused("EMFILE", Err::<(), _>(error), ErrorKind::Io, "ulimit -n");
+}
+
+#[test]
+fn a_model_can_be_shared_between_threads() {
+    fn shared<T: Send + Sync + std::fmt::Debug>() {}
+    shared::<Model>();
+    shared::<fs_adapter::Error>();
+    shared::<fs_adapter::placement::Placement>();
 }

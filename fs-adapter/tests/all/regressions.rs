@@ -1,7 +1,10 @@
 //! Seeds, and inputs that once broke something (`tests/found`), through the fuzzers' checks.
 
 #[path = "../../fuzz/src/lib.rs"]
-#[expect(unreachable_pub, reason = "a library's root in the fuzz workspace, a module here")]
+#[expect(
+    unreachable_pub,
+    reason = "a library's root in the fuzz workspace, a module here"
+)]
 mod invariants;
 
 use std::path::Path;

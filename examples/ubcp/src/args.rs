@@ -46,6 +46,7 @@ load) to the last byte visible: opening, reservation and page faults included, d
     version,
     about = ABOUT,
     long_about = LONG_ABOUT,
+    override_usage = "ubcp [OPTIONS] <SRC> <DST>\n       ubcp [OPTIONS] --list <SRC>",
     after_help = format!("{EXAMPLES}\n\n{CODES_HELP}"),
     after_long_help = format!("{AFTER_LONG_HELP_HEAD}\n\n{EXAMPLES}\n\n{CODES_HELP}"),
     max_term_width = 100,

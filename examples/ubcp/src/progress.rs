@@ -49,7 +49,7 @@ impl Progress {
             return Self::Lines {
                 total,
                 begun,
-                next: begun + LINE,
+                next: begun,
             };
         }
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());

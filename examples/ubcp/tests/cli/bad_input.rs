@@ -1,15 +1,13 @@
 //! Sources that lie, are cut, or are not there: each is one clear error before any byte is
 //! moved, with its exit code, and nothing under the name that was asked for.
 
-mod common;
-
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use common::models::{
+use crate::models::{
     Gguf, entries, entry, info, pair, safetensors, with_header, write, write_shards,
 };
-use common::{Name, command, folder, ubcp};
+use crate::program::{Name, args, command, folder, ubcp};
 
 /// What makes the source, what it is called, and what the error has to say.
 struct Case {

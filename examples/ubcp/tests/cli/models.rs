@@ -6,15 +6,15 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// A tensor to be written: name, dtype, shape, bytes.
-pub struct Entry {
-    pub name: String,
-    pub dtype: &'static str,
-    pub shape: Vec<u64>,
-    pub bytes: Vec<u8>,
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) dtype: &'static str,
+    pub(crate) shape: Vec<u64>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// Bytes that differ everywhere and from seed to seed.
-pub fn noise(len: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
@@ -27,7 +27,7 @@ pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-pub fn entry(name: &str, dtype: &'static str, element: usize, shape: &[u64]) -> Entry {
+pub(crate) fn entry(name: &str, dtype: &'static str, element: usize, shape: &[u64]) -> Entry {
     let elements: u64 = shape.iter().product();
     let len = usize::try_from(elements).expect("small") * element;
     let seed = name.bytes().map(u64::from).sum();
@@ -40,7 +40,7 @@ pub fn entry(name: &str, dtype: &'static str, element: usize, shape: &[u64]) -> 
 }
 
 /// Mixed types, odd offsets, empty and scalar tensors, one larger than a small window.
-pub fn entries() -> Vec<Entry> {
+pub(crate) fn entries() -> Vec<Entry> {
     vec![
         entry("model.layers.1.weight", "F32", 4, &[300, 1001]),
         entry("model.layers.0.scale", "U8", 1, &[3]),
@@ -52,14 +52,14 @@ pub fn entries() -> Vec<Entry> {
 }
 
 /// The bytes of a safetensors file with this header.
-pub fn with_header(header: &str, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn with_header(header: &str, payload: &[u8]) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend_from_slice(header.as_bytes());
     bytes.extend_from_slice(payload);
     bytes
 }
 
-pub fn safetensors(entries: &[Entry]) -> Vec<u8> {
+pub(crate) fn safetensors(entries: &[Entry]) -> Vec<u8> {
     let mut header = String::from(r#"{"__metadata__":{"format":"pt"}"#);
     let mut payload = Vec::new();
     for entry in entries {
@@ -78,7 +78,7 @@ pub fn safetensors(entries: &[Entry]) -> Vec<u8> {
 }
 
 /// A folder of two shards and their index.
-pub fn write_shards(folder: &Path) -> Vec<Entry> {
+pub(crate) fn write_shards(folder: &Path) -> Vec<Entry> {
     let mut first = entries();
     let second = first.split_off(3);
     let names = [
@@ -102,14 +102,14 @@ pub fn write_shards(folder: &Path) -> Vec<Entry> {
     first.into_iter().chain(second).collect()
 }
 
-pub fn write(path: &Path, bytes: &[u8]) {
+pub(crate) fn write(path: &Path, bytes: &[u8]) {
     let mut file = BufWriter::new(File::create(path).expect("create"));
     file.write_all(bytes).expect("write");
     file.into_inner().expect("flush").sync_all().expect("sync");
 }
 
 /// A safetensors file of `payload` bytes in tensors of 16 MiB, holes but for a byte in each.
-pub fn write_sparse(path: &Path, payload: u64) {
+pub(crate) fn write_sparse(path: &Path, payload: u64) {
     const TENSOR: u64 = 16 << 20;
     let tensors: Vec<String> = (0..payload / TENSOR)
         .map(|at| {
@@ -135,14 +135,14 @@ pub fn write_sparse(path: &Path, payload: u64) {
 }
 
 /// What a GGUF file is made of; every count and offset can lie.
-pub struct Gguf {
-    pub version: u32,
-    pub tensor_count: Option<u64>,
-    pub pairs: Vec<Vec<u8>>,
-    pub pair_count: Option<u64>,
-    pub infos: Vec<Vec<u8>>,
-    pub payload: Vec<u8>,
-    pub align: usize,
+pub(crate) struct Gguf {
+    pub(crate) version: u32,
+    pub(crate) tensor_count: Option<u64>,
+    pub(crate) pairs: Vec<Vec<u8>>,
+    pub(crate) pair_count: Option<u64>,
+    pub(crate) infos: Vec<Vec<u8>>,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) align: usize,
 }
 
 impl Default for Gguf {
@@ -162,19 +162,19 @@ impl Default for Gguf {
     }
 }
 
-pub fn string(text: &str) -> Vec<u8> {
+pub(crate) fn string(text: &str) -> Vec<u8> {
     let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
     bytes.extend_from_slice(text.as_bytes());
     bytes
 }
 
 /// A key with its type number and the value's bytes.
-pub fn pair(key: &str, kind: u32, value: &[u8]) -> Vec<u8> {
+pub(crate) fn pair(key: &str, kind: u32, value: &[u8]) -> Vec<u8> {
     [string(key), kind.to_le_bytes().to_vec(), value.to_vec()].concat()
 }
 
 /// A tensor's name, dimensions (innermost first), type number and offset.
-pub fn info(name: &str, dims: &[u64], kind: u32, offset: u64) -> Vec<u8> {
+pub(crate) fn info(name: &str, dims: &[u64], kind: u32, offset: u64) -> Vec<u8> {
     let mut bytes = string(name);
     let count = u32::try_from(dims.len()).expect("few dimensions");
     bytes.extend_from_slice(&count.to_le_bytes());
@@ -187,7 +187,7 @@ pub fn info(name: &str, dims: &[u64], kind: u32, offset: u64) -> Vec<u8> {
 }
 
 impl Gguf {
-    pub fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = b"GGUF".to_vec();
         bytes.extend_from_slice(&self.version.to_le_bytes());
         let tensors = self.tensor_count.unwrap_or(self.infos.len() as u64);

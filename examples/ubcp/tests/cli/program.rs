@@ -1,30 +1,23 @@
 //! What the tests of the tool share: running it, models made to order, names in shared memory
-//! that are gone afterwards. Not every test file uses all of it.
-#![expect(
-    clippy::allow_attributes,
-    reason = "each test file is a crate of its own and uses another part of this"
-)]
-#![allow(dead_code, reason = "see above")]
-
-pub mod models;
+//! that are gone afterwards.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// The program under test.
-pub const UBCP: &str = env!("CARGO_BIN_EXE_ubcp");
+pub(crate) const UBCP: &str = env!("CARGO_BIN_EXE_ubcp");
 
 /// A folder on a disk, removed when dropped.
-pub fn folder() -> tempfile::TempDir {
+pub(crate) fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for the test")
 }
 
 /// What a run said.
-pub struct Said {
-    pub code: Option<i32>,
-    pub out: String,
-    pub err: String,
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl From<Output> for Said {
@@ -39,7 +32,7 @@ impl From<Output> for Said {
 
 impl Said {
     /// It worked, and had nothing to complain about.
-    pub fn well(self) -> Self {
+    pub(crate) fn well(self) -> Self {
         assert_eq!(
             self.code,
             Some(0),
@@ -51,7 +44,7 @@ impl Said {
     }
 
     /// It failed with `code`, in one line with what, where and remedy.
-    pub fn failed(self, code: i32, words: &[&str]) -> Self {
+    pub(crate) fn failed(self, code: i32, words: &[&str]) -> Self {
         self.one_error();
         assert_eq!(self.code, Some(code), "{}", self.err);
         for word in words {
@@ -61,7 +54,7 @@ impl Said {
     }
 
     /// One error line with a remedy, no panic.
-    pub fn one_error(&self) {
+    pub(crate) fn one_error(&self) {
         let lines: Vec<&str> = self.err.lines().collect();
         assert_eq!(lines.len(), 1, "one line: {}", self.err);
         assert!(lines[0].starts_with("ubcp: error: "), "{}", self.err);
@@ -71,19 +64,19 @@ impl Said {
     }
 
     /// Standard output as JSON.
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
     }
 }
 
 /// Arguments of whatever types: `args![path, "host:", name.arg()]`.
-#[macro_export]
 macro_rules! args {
     ($($arg:expr),* $(,)?) => { [$(std::ffi::OsString::from(&$arg)),*] };
 }
+pub(crate) use args;
 
 /// The program with these arguments, ready to be started.
-pub fn command(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+pub(crate) fn command(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let mut command = Command::new(UBCP);
     command
         .args(args)
@@ -94,36 +87,36 @@ pub fn command(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
 }
 
 /// Runs the program.
-pub fn ubcp(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Said {
+pub(crate) fn ubcp(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Said {
     command(args).output().expect("ubcp starts").into()
 }
 
 /// A name in shared memory that no other test has; removed when dropped.
-pub struct Name {
+pub(crate) struct Name {
     name: String,
 }
 
 impl Name {
-    pub fn new(test: &str) -> Self {
+    pub(crate) fn new(test: &str) -> Self {
         let name = format!("test-{}-{test}", std::process::id());
         Self { name }
     }
 
     /// As an argument.
-    pub fn arg(&self) -> String {
+    pub(crate) fn arg(&self) -> String {
         format!("shm:{}", self.name)
     }
 
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         Path::new("/dev/shm").join(format!("ubio.{}", self.name))
     }
 
-    pub fn read(&self) -> Vec<u8> {
+    pub(crate) fn read(&self) -> Vec<u8> {
         std::fs::read(self.path()).expect("the result is published")
     }
 
     /// Everything in shared memory that has to do with this name.
-    pub fn traces(&self) -> Vec<String> {
+    pub(crate) fn traces(&self) -> Vec<String> {
         std::fs::read_dir("/dev/shm")
             .expect("there is shared memory")
             .flatten()
@@ -132,7 +125,7 @@ impl Name {
             .collect()
     }
 
-    pub fn assert_nothing(&self) {
+    pub(crate) fn assert_nothing(&self) {
         assert_eq!(self.traces(), Vec::<String>::new());
     }
 }
@@ -148,7 +141,7 @@ impl Drop for Name {
 /// Runs a shell script as root of mount points of its own: what it mounts nobody else sees.
 /// `None`, and a word why, where that is not allowed. The script finds the program in `$UBCP`
 /// and the rest of `env` under its names.
-pub fn alone(script: &str, env: &[(&str, &OsStr)]) -> Option<Said> {
+pub(crate) fn alone(script: &str, env: &[(&str, &OsStr)]) -> Option<Said> {
     let ways: [&[&str]; 2] = [&["--mount"], &["--mount", "--map-root-user"]];
     let allowed = |way: &&[&str]| {
         Command::new("unshare")

@@ -235,7 +235,7 @@ impl Driver {
         while let Some(action) = self.core.next_action(now) {
             self.carry_out(action, now);
             acted += 1;
-            if acted % 64 == 0 {
+            if acted.is_multiple_of(64) {
                 now = self.now();
             }
         }

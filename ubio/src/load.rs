@@ -282,10 +282,10 @@ impl Load {
     pub fn wait(mut self) -> Result<Loaded> {
         self.shared
             .wait_for(|shared| shared.outcome.get().cloned())?;
-        Ok(self.into_loaded())
+        Ok(self.take_loaded())
     }
 
-    fn into_loaded(&mut self) -> Loaded {
+    fn take_loaded(&mut self) -> Loaded {
         self.finished = true;
         let placed = Placed {
             model: Arc::clone(&self.placed.model),
@@ -305,7 +305,7 @@ impl IntoFuture for Load {
             self.shared
                 .wait_for_async(|shared| shared.outcome.get().cloned())
                 .await?;
-            Ok(self.into_loaded())
+            Ok(self.take_loaded())
         })
     }
 }

@@ -307,7 +307,7 @@ fn read_scatter(
 
 /// The threads and their queue. Dropping it ends them after the jobs at hand.
 #[derive(Debug)]
-pub(crate) struct Workers {
+pub struct Workers {
     sender: Option<Sender<Job>>,
     receiver: Receiver<Job>,
     threads: Vec<JoinHandle<()>>,
@@ -318,7 +318,7 @@ impl Workers {
     ///
     /// # Errors
     /// The kernel gives no thread.
-    pub(crate) fn start(name: &str, count: usize, capacity: usize) -> Result<Arc<Self>> {
+    pub fn start(name: &str, count: usize, capacity: usize) -> Result<Arc<Self>> {
         let (sender, receiver) = bounded::<Job>(capacity.max(1));
         let mut threads = Vec::with_capacity(count);
         for index in 0..count.max(1) {
@@ -358,7 +358,7 @@ impl Workers {
     }
 
     /// How many threads there are.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.threads.len()
     }
 }

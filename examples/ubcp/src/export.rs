@@ -57,6 +57,7 @@ pub(crate) fn export(
         .transpose()?;
     signals.check()?;
     unfinished.publish()?;
+    signals.published();
     drop(held);
     let subject = Subject {
         source: args.src.clone().unwrap_or_default(),

@@ -109,9 +109,12 @@ fn line(done: u64, total: u64, elapsed: Duration) -> String {
     } else {
         100.0 * done as f64 / total as f64
     };
-    let left = (total - done) as f64 / rate.max(1.0);
+    let left = match done {
+        0 => "?".to_owned(),
+        _ => format!("{:.0}", (total - done) as f64 / rate),
+    };
     format!(
-        "ubcp: {percent:.0}%, {} of {}, {}/s, {left:.0} s left",
+        "ubcp: {percent:.0}%, {} of {}, {}/s, {left} s left",
         human(done),
         human(total),
         human(rate as u64)

@@ -146,6 +146,7 @@ impl Job<'_> {
             named
                 .publish()
                 .map_err(|error| Failure::destination(&error))?;
+            self.signals.published();
         }
         Ok(Outcome {
             measured,

@@ -1,6 +1,7 @@
 //! SIGINT and SIGTERM. While devices may write into our memory a signal asks the main thread
-//! to cancel; at all other times, and the second time, it ends the program at once, which
-//! leaves nothing behind because nothing has a name yet.
+//! to cancel; before and after that, and the second time, it ends the program at once, which
+//! leaves nothing behind because nothing has a name yet. Once there is a name the work is
+//! done, and a signal no longer makes it undone.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
@@ -14,6 +15,8 @@ use crate::exit::Failure;
 struct State {
     /// The main thread looks at `received` itself.
     graceful: bool,
+    /// The result has its name.
+    published: bool,
     received: Option<i32>,
 }
 
@@ -27,6 +30,7 @@ impl Signals {
     pub(crate) fn listen() -> Self {
         let state = Arc::new(Mutex::new(State {
             graceful: false,
+            published: false,
             received: None,
         }));
         if let Ok(incoming) = Incoming::new([SIGINT, SIGTERM]) {
@@ -58,6 +62,11 @@ impl Signals {
         Held(self)
     }
 
+    /// The result has its name: from now on one signal is too late to matter.
+    pub(crate) fn published(&self) {
+        self.lock().published = true;
+    }
+
     /// The signal that came while they were held.
     pub(crate) fn received(&self) -> Option<i32> {
         self.lock().received
@@ -85,12 +94,15 @@ impl Drop for Held<'_> {
 fn wait(mut incoming: Incoming, state: &Mutex<State>, main: &Thread) {
     for signal in incoming.forever() {
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.graceful && state.received.is_none() {
+        if (state.graceful || state.published) && state.received.is_none() {
             state.received = Some(signal);
             drop(state);
             main.unpark();
         } else {
-            let failure = Failure::signal(state.received.unwrap_or(signal));
+            let mut failure = Failure::signal(state.received.unwrap_or(signal));
+            if state.published {
+                failure = failure.remedy("the result is published, only the report is missing");
+            }
             crate::report_line(&failure);
             signal_hook::low_level::exit(failure.exit as i32);
         }

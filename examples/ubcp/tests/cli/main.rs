@@ -1,6 +1,7 @@
 //! The program from outside: its command line, what it refuses, what it leaves behind.
 
 mod bad_input;
+mod interrupted;
 mod models;
 mod program;
 mod usage;

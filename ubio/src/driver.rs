@@ -628,6 +628,7 @@ impl Driver {
         };
         self.leased(lease, now);
         let stream = self.stream(stream);
+        stream.ending.0.requested(len.into());
         let plan_fill = &stream.plan.fills[fill as usize];
         let target = match landing {
             Landing::Window | Landing::Lent => Target::Memory {

@@ -54,4 +54,4 @@ pub mod workers;
 
 pub use engine::{Builder, Destination, Engine, LoadRequest, Routes};
 pub use error::{Error, ErrorKind, Result};
-pub use load::{Lending, LentPiece, Load, Loaded, TensorView};
+pub use load::{Lending, LentPiece, Load, Loaded, TensorView, Watch};

@@ -1,0 +1,6 @@
+//! x
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+pub(crate) fn run(_: &Args) -> anyhow::Result<std::process::ExitCode> {
+    anyhow::bail!("x")
+}

@@ -51,6 +51,8 @@ pub(crate) fn configs(huge_too: bool) -> Vec<Config> {
 pub(crate) struct Outcome {
     pub(crate) bytes: u64,
     pub(crate) seconds: f64,
+    /// From exec to exit: with its start, its set-up and its report.
+    pub(crate) process_seconds: f64,
     pub(crate) cpu_user_s: f64,
     pub(crate) cpu_sys_s: f64,
     pub(crate) peak_rss_bytes: u64,
@@ -122,6 +124,7 @@ pub(crate) fn read(config: Config, files: &[PathBuf]) -> Result<Outcome> {
     let finished = run::captured(&mut command).context("fio failed")?;
     let outcome = parse(&finished.stdout)?;
     Ok(Outcome {
+        process_seconds: finished.wall.as_secs_f64(),
         peak_rss_bytes: finished.peak_rss_bytes,
         ..outcome
     })
@@ -147,6 +150,7 @@ fn parse(text: &str) -> Result<Outcome> {
             .as_u64()
             .context("fio's JSON lacks io_bytes")?,
         seconds,
+        process_seconds: 0.0,
         cpu_user_s: number(&job["usr_cpu"])? / 100.0 * seconds,
         cpu_sys_s: number(&job["sys_cpu"])? / 100.0 * seconds,
         peak_rss_bytes: 0,

@@ -68,9 +68,14 @@ impl Venv {
         Ok(venv)
     }
 
-    /// The environment's Python.
+    /// The path of the environment's Python.
+    pub(crate) fn program(&self) -> PathBuf {
+        self.folder.join("bin/python")
+    }
+
+    /// The environment's Python, to be given arguments.
     pub(crate) fn python(&self) -> Command {
-        Command::new(self.folder.join("bin/python"))
+        Command::new(self.program())
     }
 
     /// Where packages lie.

@@ -89,14 +89,25 @@ pub(crate) fn load(
     source: &Path,
     destination: &str,
 ) -> Result<Report> {
+    let mut command = load_command(ubcp, options, source, destination);
+    let finished = run::captured(&mut command)?;
+    parse(&finished.stdout).with_context(|| format!("`{}` printed no report", run::typed(&command)))
+}
+
+/// `ubcp OPTIONS --json SRC DST`, not yet started.
+pub(crate) fn load_command(
+    ubcp: &Path,
+    options: &[&str],
+    source: &Path,
+    destination: &str,
+) -> Command {
     let mut command = Command::new(ubcp);
     command
         .args(options)
         .arg("--json")
         .arg(source)
         .arg(destination);
-    let finished = run::captured(&mut command)?;
-    parse(&finished.stdout).with_context(|| format!("`{}` printed no report", run::typed(&command)))
+    command
 }
 
 /// Reads an object, or the last of an array of them.

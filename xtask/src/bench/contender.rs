@@ -1,6 +1,152 @@
-//! x
+//! `xtask contender …`: the small processes of a comparison, each run as one of its own.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::repo;
+
+/// Options of `xtask contender`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
-pub(crate) fn run(_: &Args) -> anyhow::Result<std::process::ExitCode> {
-    anyhow::bail!("x")
+pub(crate) struct Args {
+    #[command(subcommand)]
+    which: Which,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Which {
+    /// read(2) in 8 MiB pieces into fresh anonymous memory of the files' size
+    BufferedRead {
+        /// Files to read, one after the other
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// The same through one 8 MiB buffer that is used again and again
+    ReadThrough {
+        /// Files to read, one after the other
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Touch that much memory and give it back: every contender then finds the same state
+    Primer {
+        /// How much
+        #[arg(long)]
+        bytes: u64,
+    },
+    /// Only fault in fresh memory of that size: a floor for all that fill memory of their own
+    Fault {
+        /// How much
+        #[arg(long)]
+        bytes: u64,
+    },
+}
+
+/// One call of read(2).
+const PIECE_BYTES: usize = 8 << 20;
+
+const PAGE_BYTES: usize = 4096;
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.which {
+        Which::BufferedRead { files } => buffered_read(files)?,
+        Which::ReadThrough { files } => read_through(files)?,
+        Which::Primer { bytes } => drop(touched(*bytes)?),
+        Which::Fault { bytes } => {
+            let started = Instant::now();
+            let memory = touched(*bytes)?;
+            say(started, memory.len());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Fresh memory with one byte written in every page.
+fn touched(bytes: u64) -> Result<Vec<u8>> {
+    let mut memory = vec![0; usize::try_from(bytes).context("too large for this machine")?];
+    for page in memory.chunks_mut(PAGE_BYTES) {
+        page[0] = std::hint::black_box(1);
+    }
+    Ok(std::hint::black_box(memory))
+}
+
+fn buffered_read(files: &[PathBuf]) -> Result<()> {
+    let started = Instant::now();
+    let total: u64 = files.iter().map(size).sum::<Result<u64>>()?;
+    // Untouched zero pages: the kernel gives them one fault at a time, as read(2) fills them.
+    let mut memory = vec![0; usize::try_from(total)?];
+    let mut rest = &mut memory[..];
+    for path in files {
+        let mut file = open(path)?;
+        let (mine, others) = rest.split_at_mut(usize::try_from(size(path)?)?);
+        for piece in mine.chunks_mut(PIECE_BYTES) {
+            file.read_exact(piece)
+                .with_context(|| format!("{} is shorter than it was", path.display()))?;
+        }
+        rest = others;
+    }
+    ensure!(rest.is_empty(), "a file is longer than it was");
+    say(started, std::hint::black_box(memory).len());
+    Ok(())
+}
+
+fn read_through(files: &[PathBuf]) -> Result<()> {
+    let started = Instant::now();
+    let mut buffer = vec![0; PIECE_BYTES];
+    let mut total = 0;
+    for path in files {
+        let mut file = open(path)?;
+        loop {
+            let length = file.read(&mut buffer)?;
+            if length == 0 {
+                break;
+            }
+            total += length;
+        }
+    }
+    say(started, total);
+    Ok(())
+}
+
+fn open(path: &Path) -> Result<File> {
+    File::open(path).with_context(|| format!("cannot open {}", path.display()))
+}
+
+fn size(path: impl AsRef<Path>) -> Result<u64> {
+    let path = path.as_ref();
+    let meta = std::fs::metadata(path);
+    Ok(meta
+        .with_context(|| format!("cannot read {}", path.display()))?
+        .len())
+}
+
+/// The line that the comparison reads, in the form all contenders share.
+fn say(started: Instant, bytes: usize) {
+    let cpu = own_cpu();
+    let line = serde_json::json!({
+        "seconds": started.elapsed().as_secs_f64(),
+        "bytes": bytes,
+        "cpu_user": cpu.map(|(user, _)| user),
+        "cpu_sys": cpu.map(|(_, sys)| sys),
+    });
+    println!("{line}");
+}
+
+/// User and system seconds of this process so far, from `/proc/self/stat` (proc(5): fields 14, 15).
+fn own_cpu() -> Option<(f64, f64)> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let after_name = stat.rsplit_once(')')?.1;
+    let mut fields = after_name.split_whitespace().skip(11);
+    let ticks = repo::float(rustix::param::clock_ticks_per_second());
+    let mut next = || {
+        fields
+            .next()?
+            .parse::<u64>()
+            .ok()
+            .map(|t| repo::float(t) / ticks)
+    };
+    Some((next()?, next()?))
 }

@@ -1,10 +1,15 @@
 """llama.cpp through xllamacpp: model and smallest context.  usage: llama_load.py MODE SOURCE
 
 MODE: mmap (lazy: pages come when they are used), read, direct
+
+The package only has a server, which also starts threads and tries a decode. So the seconds are
+those between two lines of llama.cpp's log, around the load; CPU and memory are the whole's.
 """
 
 import os
+import re
 import sys
+import tempfile
 
 import xllamacpp
 
@@ -15,6 +20,25 @@ MODES = {
     "read": xllamacpp.llama_load_mode.LLAMA_LOAD_MODE_NONE,
     "direct": xllamacpp.llama_load_mode.LLAMA_LOAD_MODE_DIRECT_IO,
 }
+
+
+LOG = tempfile.TemporaryFile()
+
+
+def stamp(log, words):
+    """Seconds at the log line with these words: `M.SS.mmm.uuu` before it."""
+    found = re.search(rf"^(\d+)\.(\d+)\.(\d+)\.(\d+) .*{words}", log, re.MULTILINE)
+    if not found:
+        return None
+    minutes, seconds, milli, micro = map(int, found.groups())
+    return minutes * 60 + seconds + milli / 1e3 + micro / 1e6
+
+
+def seconds_of(whole):
+    LOG.seek(0)
+    log = LOG.read().decode(errors="replace")
+    first, last = stamp(log, "loading model '"), stamp(log, "threadpool init")
+    return whole if first is None or last is None else last - first
 
 
 def load():
@@ -32,4 +56,5 @@ def load():
     return os.path.getsize(source), server
 
 
-measured(load)
+os.dup2(LOG.fileno(), 2)
+measured(load, seconds_of)

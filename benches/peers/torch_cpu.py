@@ -14,6 +14,9 @@ import subprocess
 import sys
 import tempfile
 
+# What CUDA's functions are called; other unversioned names belong to the C++ runtime or Python.
+PREFIXES = ("cu", "nccl", "nv")
+
 
 def output(*command):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -52,7 +55,7 @@ def main():
         version = version.lstrip("@")
         if version and version_owner.get(version) in missing:
             versioned[version_owner[version]][version].add(name)
-        elif not version and name not in defined and not name.startswith(("Py", "_Py")):
+        elif not version and name not in defined and name.startswith(PREFIXES):
             plain.add(name)
 
     for library in missing:

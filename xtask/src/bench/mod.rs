@@ -73,6 +73,13 @@ pub(crate) struct Args {
     write: bool,
 }
 
+impl Args {
+    /// Whether `--only` leaves this contender in.
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     ensure!(args.rounds > 0, "--rounds 0 measures nothing");
     if args.transfer {
@@ -92,7 +99,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let results = rounds::run(&plan, &subject)?;
         print!("{}", report::text(&results));
         all.push(results);
-        if let Some(second) = peers.second(state, args.rounds, args.seed) {
+        if let Some(mut second) = peers.second(state, args.rounds, args.seed) {
+            second
+                .contenders
+                .retain(|contender| args.wants(&contender.name));
             let results = rounds::run(&second, &peers.gguf_subject(&subject)?)?;
             print!("{}", report::text(&results));
             all.push(results);
@@ -164,11 +174,8 @@ fn plan(args: &Args, state: State, subject: &Subject, peers: &peers::Peers) -> R
         .collect();
     contenders.push(Contender::new(BUFFERED, How::Own("buffered-read")));
     contenders.extend(peers.contenders.iter().cloned());
-    let wanted = |name: &str| {
-        args.only.is_empty() || args.only.iter().any(|part| name.contains(part.as_str()))
-    };
-    contenders.retain(|contender| wanted(&contender.name));
-    if state == State::Cold && wanted("fio") {
+    contenders.retain(|contender| args.wants(&contender.name));
+    if state == State::Cold && args.wants("fio") {
         if fio::is_installed() {
             let best = rounds::fio_candidates(subject, args.seed, subject.bytes)?;
             contenders.extend(best.into_iter().map(Contender::fio));

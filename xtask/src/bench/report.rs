@@ -200,11 +200,11 @@ mod tests {
 
     #[test]
     fn a_block_is_added_once_and_then_replaced() {
-        let first = replaced("# Benchmarks\n\nWords.\n", "cold", "old");
+        let first = replaced("# Benchmarks\n\nWords.\n", "cold", "stale");
         let second = replaced(&first, "warm", "other");
         let third = replaced(&second, "cold", "new");
         assert!(third.starts_with("# Benchmarks\n\nWords.\n"));
-        assert!(third.contains("new") && third.contains("other") && !third.contains("old"));
+        assert!(third.contains("new") && third.contains("other") && !third.contains("stale"));
         assert_eq!(third, replaced(&third, "cold", "new"));
     }
 

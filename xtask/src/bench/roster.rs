@@ -143,6 +143,9 @@ impl Contender {
     }
 }
 
+/// A peer that hangs is out after this time.
+const PEER_SECONDS: &str = "300";
+
 /// Runs a contender once.
 pub(crate) fn sample(contender: &Contender, subject: &Subject) -> Result<Sample> {
     match &contender.how {
@@ -181,8 +184,10 @@ pub(crate) fn sample(contender: &Contender, subject: &Subject) -> Result<Sample>
             environment,
             source,
         } => {
-            let mut command = Command::new(program);
+            let mut command = Command::new("timeout");
             command
+                .arg(PEER_SECONDS)
+                .arg(program)
                 .args(arguments)
                 .arg(source.as_ref().unwrap_or(&subject.source));
             command.envs(environment.iter().map(|(name, value)| (name, value)));

@@ -1,1 +1,55 @@
-//! Placeholder head; replaced by the first real commit of this crate.
+//! Streams file bytes through fixed windows into GPU or host memory.
+//!
+//! An [`Engine`] owns a small pool of windows. A ring thread fills them from storage, copy
+//! workers flush them into their final place, and tensors become visible one by one in the
+//! order asked for. See `ARCHITECTURE.md` for the picture and the invariants.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use fs_adapter::plan::{Order, Plan, Selection};
+//! use fs_adapter::{Model, OpenOptions, placement};
+//! use ubio::{Engine, LoadRequest};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let model = Arc::new(Model::open("model.safetensors", &OpenOptions::default())?);
+//! let plan = Plan::new(&model, &Selection::all(), Order::Layer)?;
+//! let placement = placement::packed(&model, &plan, 256)?;
+//! let engine = Engine::builder().open()?;
+//! let mut load = engine.load(LoadRequest::new(model, plan, placement))?;
+//! while let Some(view) = load.next_tensor()? {
+//!     println!("{} {:?}: {} bytes", view.tensor.name, view.tensor.shape, view.bytes.len());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`engine`] | probe, choose, explain; start loads |
+//! | [`load`] | what a caller holds: tensors as they become visible, lent windows |
+//! | [`source`] | the joint for whatever fills windows; files |
+//! | [`vram`] | the joint for where bytes end; host memory, named shared memory |
+//! | [`window`] | what windows are made of |
+//! | [`stats`], [`trace`] | what a load reports |
+//! | [`limits`] | bounds and defaults |
+
+mod driver;
+pub mod engine;
+pub mod error;
+pub mod limits;
+pub mod load;
+
+mod plan;
+pub mod source;
+pub mod stats;
+pub mod sys;
+pub mod topology;
+pub mod trace;
+mod traditional;
+pub mod vram;
+pub mod window;
+pub mod workers;
+
+pub use engine::{Builder, Destination, Engine, LoadRequest, Routes};
+pub use error::{Error, ErrorKind, Result};
+pub use load::{Lending, LentPiece, Load, Loaded, TensorView};

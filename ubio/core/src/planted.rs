@@ -1,0 +1,109 @@
+//! Bugs planted on purpose, to prove that the simulator would find them. Without the feature
+//! `planted-bugs`, which only tests turn on, there are none and no code for them.
+
+use crate::action::FillError;
+use crate::retry::Verdict;
+
+/// A bug the machine is told to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(feature = "planted-bugs"),
+    expect(unreachable_pub, reason = "public only with the feature")
+)]
+pub enum PlantedBug {
+    /// A cancelled stream's windows are free although the source still writes into them.
+    ReleaseOnCancel,
+    /// A completion is believed whatever its token's sequence.
+    IgnoreSequence,
+    /// A report on a lease is believed whatever the lease's generation.
+    IgnoreGeneration,
+    /// A failed stream's windows are not scrubbed.
+    SkipScrub,
+    /// The first item of each announcement is announced again with the next.
+    VisibleTwice,
+    /// Items are announced after their stream failed or was cancelled.
+    VisibleAfterEnd,
+    /// A short read that does not end at the alignment counts as whole.
+    ShortUnaligned,
+    /// A read that is one byte short counts as whole.
+    ShortByOne,
+    /// A delayed retry is forgotten.
+    LostRetry,
+    /// A stream is over although its lent windows are out.
+    FinishedWhileLent,
+    /// A stream's end is told twice.
+    FinishedTwice,
+    /// A fallback is not counted.
+    UncountedFallback,
+    /// A fill goes on although its bytes are not in the page cache.
+    IgnoreNotResident,
+    /// The stream that was armed last is armed next.
+    Unfair,
+    /// One command more than the depth is submitted.
+    OverDepth,
+    /// Windows are lent in the order they land.
+    LendAsLanded,
+    /// Commands are submitted before the destination is prepared.
+    Unprepared,
+}
+
+/// The bug planted, if any.
+#[derive(Debug, Default)]
+pub(crate) struct Planted {
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) bug: Option<PlantedBug>,
+}
+
+impl Planted {
+    /// Whether the machine has this bug.
+    #[inline]
+    #[cfg_attr(
+        not(feature = "planted-bugs"),
+        expect(
+            clippy::unused_self,
+            clippy::trivially_copy_pass_by_ref,
+            reason = "none to look at"
+        )
+    )]
+    pub(crate) fn is(&self, bug: PlantedBug) -> bool {
+        #[cfg(feature = "planted-bugs")]
+        return self.bug == Some(bug);
+        #[cfg(not(feature = "planted-bugs"))]
+        {
+            let _ = bug;
+            false
+        }
+    }
+
+    /// Whether the machine has any bug.
+    pub(crate) fn any(&self) -> bool {
+        #[cfg(feature = "planted-bugs")]
+        return self.bug.is_some();
+        #[cfg(not(feature = "planted-bugs"))]
+        false
+    }
+
+    /// The verdict on a completion as a bug would have it.
+    #[inline]
+    pub(crate) fn bend(
+        &self,
+        verdict: Verdict,
+        needed: u32,
+        result: Result<u32, FillError>,
+    ) -> Verdict {
+        match (verdict, result) {
+            (Verdict::Rest { landed }, Ok(bytes))
+                if self.is(PlantedBug::ShortUnaligned) && landed < bytes =>
+            {
+                Verdict::Landed
+            }
+            (Verdict::Rest { .. } | Verdict::Again { .. }, Ok(bytes))
+                if self.is(PlantedBug::ShortByOne) && bytes + 1 == needed =>
+            {
+                Verdict::Landed
+            }
+            (Verdict::NotResident, _) if self.is(PlantedBug::IgnoreNotResident) => Verdict::Landed,
+            _ => verdict,
+        }
+    }
+}

@@ -1,0 +1,783 @@
+//! The ring thread: carries out what the core asks for and tells it what came of it. Decides
+//! nothing itself but when to sleep.
+//!
+//! unsafe: submits commands and copies over raw memory.
+#![expect(
+    unsafe_code,
+    reason = "submits operations on memory that the core leased exclusively"
+)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+use fs_adapter::Model;
+use hdrhistogram::Histogram;
+use ubio_core::{
+    Action, Core, FillErrorKind, ItemIndex, Landing, Lease, Limits, Nanos, ObjectId, Outcome,
+    Stall, StreamId, StreamPlan,
+};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::load::{LentFill, Returns, Shared, engine_gone, lend_window};
+use crate::source::{Completion, FillCommand, MemoryId, Object, Source, Target, Wait, Waker};
+use crate::stats::{InFlight, Latency, Reason, Report, Stalls, WindowUse};
+use crate::trace::{Activity, Span, Trace};
+use crate::vram::{BufferId, Vram, VramBuffer, VramDone, VramWork, WindowsId};
+use crate::window::WindowMemory;
+use crate::workers::Workers;
+
+/// What handles ask of the ring thread.
+pub(crate) enum Control {
+    Open(Box<OpenStream>),
+    Report(Sender<Report>),
+    Trace(Sender<Trace>),
+    Close,
+}
+
+/// A stream, ready to go.
+pub(crate) struct OpenStream {
+    pub(crate) plan: Arc<StreamPlan>,
+    /// The plan's objects, by index.
+    pub(crate) objects: Vec<Object>,
+    /// Where the bytes end; lent streams have none.
+    pub(crate) buffer: Option<VramBuffer>,
+    pub(crate) model: Arc<Model>,
+    /// Bytes of each item, for the progress.
+    pub(crate) item_bytes: Vec<u64>,
+    pub(crate) strict: bool,
+    pub(crate) reasons: Vec<Reason>,
+    pub(crate) ending: Ending,
+}
+
+/// Makes sure that a load ends for its holder, whatever becomes of the ring thread.
+pub(crate) struct Ending(pub(crate) Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if !self.0.is_finished() {
+            self.0.finish(Err(engine_gone()));
+        }
+    }
+}
+
+struct Stream {
+    id: StreamId,
+    plan: Arc<StreamPlan>,
+    objects: Vec<ObjectId>,
+    /// The destination, as memory the source fills and as buffer the copy engine fills.
+    destination: Option<(MemoryId, BufferId)>,
+    model: Arc<Model>,
+    item_bytes: Vec<u64>,
+    consumed: u32,
+    strict: bool,
+    /// The core's count of lost cache bytes when the stream began.
+    lost_before: u64,
+    cancelled: bool,
+    ending: Ending,
+}
+
+/// What a lease is doing, for latencies and the trace.
+#[derive(Clone, Copy, Default)]
+struct Timing {
+    leased: Nanos,
+    landed: Nanos,
+    generation: u32,
+}
+
+/// What was measured since the last report.
+struct Measured {
+    fills: Histogram<u64>,
+    flushes: Histogram<u64>,
+    stalls: Stalls,
+    reasons: std::collections::BTreeMap<Reason, u64>,
+    core: ubio_core::Stats,
+}
+
+/// The parts of an open engine, handed to its ring thread.
+pub(crate) struct Parts {
+    pub(crate) source: Box<dyn Source>,
+    pub(crate) vram: Box<dyn Vram>,
+    pub(crate) windows: WindowMemory,
+    pub(crate) window_memory: MemoryId,
+    pub(crate) vram_windows: WindowsId,
+    pub(crate) workers: Arc<Workers>,
+    pub(crate) limits: Limits,
+    pub(crate) control: Receiver<Control>,
+    pub(crate) traced: bool,
+    pub(crate) reasons: Vec<Reason>,
+}
+
+pub(crate) struct Driver {
+    core: Core,
+    parts: Parts,
+    waker: Waker,
+    returns: Arc<Returns>,
+    streams: Vec<Stream>,
+    timings: Vec<Timing>,
+    measured: Measured,
+    trace: Option<Trace>,
+    start: Instant,
+    completions: Vec<Completion>,
+    done: Vec<VramDone>,
+    /// Operations of the copy engine under way.
+    copies: usize,
+    closing: bool,
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("constant bounds are legal")
+}
+
+fn id_of(lease: Lease) -> u64 {
+    u64::from(lease.id.0) | u64::from(lease.generation.0) << 16
+}
+
+fn lease_of(id: u64) -> Lease {
+    let window = u16::try_from(id & 0xffff).expect("masked");
+    let generation = u32::try_from(id >> 16).expect("made by id_of");
+    Lease {
+        id: ubio_core::LeaseId(window),
+        generation: ubio_core::Generation(generation),
+    }
+}
+
+impl Driver {
+    /// # Errors
+    /// The limits are not the core's.
+    pub(crate) fn new(parts: Parts, command_bytes: u32, depth: u16) -> Result<Self> {
+        let mut core = Core::new(parts.limits).map_err(|cause| {
+            Error::new(ErrorKind::InvalidInput, "engine settings").because(cause)
+        })?;
+        core.set_command_bytes(command_bytes);
+        core.set_depth(depth);
+        let leases = usize::from(parts.limits.windows) + usize::from(parts.limits.tickets);
+        let stats = *core.stats();
+        let mut reasons = std::collections::BTreeMap::new();
+        for &reason in &parts.reasons {
+            *reasons.entry(reason).or_default() += 1;
+        }
+        let windows = parts.limits.windows;
+        Ok(Self {
+            core,
+            waker: parts.source.waker(),
+            returns: Arc::new(Returns::new(windows.into())),
+            streams: Vec::new(),
+            timings: vec![Timing::default(); leases],
+            measured: Measured {
+                fills: histogram(),
+                flushes: histogram(),
+                stalls: Stalls::default(),
+                reasons,
+                core: stats,
+            },
+            trace: parts.traced.then(|| Trace {
+                spans: Vec::new(),
+                windows,
+            }),
+            start: Instant::now(),
+            completions: Vec::new(),
+            done: Vec::new(),
+            copies: 0,
+            closing: false,
+            parts,
+        })
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Runs until closed and nothing is under way any more.
+    pub(crate) fn run(mut self) {
+        loop {
+            let moved = self.step();
+            if self.closing && self.parts.source.in_flight() == 0 && self.copies == 0 {
+                return;
+            }
+            if moved || self.help() {
+                continue;
+            }
+            if let Err(error) = self.sleep() {
+                // The source is broken: nobody gets another byte. Its drop waits for, or
+                // gives up, what is in flight.
+                for stream in &self.streams {
+                    stream.ending.0.finish(Err(error.clone()));
+                }
+                return;
+            }
+        }
+    }
+
+    /// Does what can be done now; `false` if there was nothing.
+    fn step(&mut self) -> bool {
+        let mut moved = false;
+        while let Ok(message) = self.parts.control.try_recv() {
+            moved = true;
+            self.control(message);
+        }
+        while let Some(lease) = self.returns.pop() {
+            moved = true;
+            let now = self.now();
+            self.span(
+                Activity::Lent,
+                Some(lease),
+                self.timing(lease).landed,
+                now,
+                0,
+            );
+            self.core.on_returned(lease, now);
+        }
+        self.hear_consumers();
+        moved |= self.collect();
+        let mut now = self.now();
+        let mut acted = 0u32;
+        while let Some(action) = self.core.next_action(now) {
+            self.carry_out(action, now);
+            acted += 1;
+            if acted % 64 == 0 {
+                now = self.now();
+            }
+        }
+        moved || acted > 0
+    }
+
+    /// Takes a waiting copy over when the devices have nothing to say meanwhile.
+    fn help(&self) -> bool {
+        self.parts.source.device_in_flight() == 0 && self.parts.workers.help()
+    }
+
+    fn sleep(&mut self) -> Result<()> {
+        self.waker.about_to_sleep();
+        if self.something_came() {
+            self.waker.awake();
+            return Ok(());
+        }
+        let before = self.now();
+        let wait = match self.core.next_wakeup() {
+            Some(at) => Wait::AtMost(Duration::from_nanos(
+                at.0.saturating_sub(before.0).max(1000),
+            )),
+            None => Wait::Forever,
+        };
+        let stall = self.core.stall();
+        let polled = self.parts.source.poll(wait, &mut self.completions);
+        self.waker.awake();
+        let after = self.now();
+        self.measured
+            .stalls
+            .add(stall, Duration::from_nanos(after.0 - before.0));
+        let activity = match stall {
+            Stall::Source => Some(Activity::StallSource),
+            Stall::Window => Some(Activity::StallWindow),
+            Stall::Copy => Some(Activity::StallCopy),
+            Stall::Compute => Some(Activity::StallCompute),
+            Stall::Idle => None,
+        };
+        if let Some(activity) = activity {
+            self.span(activity, None, before, after, 0);
+        }
+        polled
+    }
+
+    fn something_came(&self) -> bool {
+        !self.parts.control.is_empty()
+            || !self.returns.is_empty()
+            || self.parts.vram.is_ready()
+            || self.streams.iter().any(|stream| {
+                (!stream.cancelled && stream.ending.0.is_cancelled())
+                    || stream.ending.0.consumed() != stream.consumed
+            })
+    }
+
+    fn hear_consumers(&mut self) {
+        for index in 0..self.streams.len() {
+            let now = self.now();
+            let stream = &mut self.streams[index];
+            let consumed = stream.ending.0.consumed();
+            if consumed != stream.consumed {
+                stream.consumed = consumed;
+                self.core.consumed(stream.id, ItemIndex(consumed), now);
+            }
+            if !stream.cancelled && (self.closing || stream.ending.0.is_cancelled()) {
+                stream.cancelled = true;
+                self.core.cancel(stream.id, now);
+            }
+        }
+    }
+
+    fn control(&mut self, message: Control) {
+        match message {
+            Control::Open(open) => self.open(*open),
+            Control::Report(reply) => {
+                let report = self.report();
+                // Whoever asked may have left.
+                let _gone = reply.send(report);
+            }
+            Control::Trace(reply) => {
+                let empty = Trace {
+                    spans: Vec::new(),
+                    windows: self.parts.limits.windows,
+                };
+                let trace = self
+                    .trace
+                    .as_mut()
+                    .map(|trace| std::mem::replace(trace, empty));
+                let _gone = reply.send(trace.unwrap_or_default());
+            }
+            Control::Close => self.closing = true,
+        }
+    }
+
+    fn open(&mut self, open: OpenStream) {
+        if let Err((error, ending)) = self.try_open(open) {
+            ending.0.finish(Err(error));
+        }
+    }
+
+    fn try_open(&mut self, open: OpenStream) -> Result<(), (Error, Ending)> {
+        let mut objects = Vec::with_capacity(open.objects.len());
+        for object in open.objects {
+            match self.parts.source.add_object(object) {
+                Ok(id) => objects.push(id),
+                Err(error) => {
+                    objects
+                        .into_iter()
+                        .for_each(|id| self.parts.source.remove_object(id));
+                    return Err((error, open.ending));
+                }
+            }
+        }
+        let destination = match open.buffer.map(|buffer| self.adopt(buffer)).transpose() {
+            Ok(destination) => destination,
+            Err(error) => {
+                objects
+                    .into_iter()
+                    .for_each(|id| self.parts.source.remove_object(id));
+                return Err((error, open.ending));
+            }
+        };
+        for &reason in &open.reasons {
+            *self.measured.reasons.entry(reason).or_default() += 1;
+        }
+        let lost_before = self.core.stats().fallbacks.not_resident;
+        let now = self.now();
+        let opened = self.core.open_stream(Arc::clone(&open.plan), now);
+        let stream = |id| Stream {
+            id,
+            plan: open.plan,
+            objects,
+            destination,
+            model: open.model,
+            item_bytes: open.item_bytes,
+            consumed: 0,
+            strict: open.strict,
+            lost_before,
+            cancelled: false,
+            ending: open.ending,
+        };
+        match opened {
+            Ok(id) => {
+                self.streams.push(stream(id));
+                Ok(())
+            }
+            Err(cause) => {
+                let kind = if cause.is_busy() {
+                    ErrorKind::Busy
+                } else {
+                    ErrorKind::InvalidInput
+                };
+                let stream = stream(StreamId(u32::MAX));
+                self.let_go(&stream);
+                let error = Error::new(kind, "the load cannot be started").because(cause);
+                Err((error, stream.ending))
+            }
+        }
+    }
+
+    fn adopt(&mut self, buffer: VramBuffer) -> Result<(MemoryId, BufferId)> {
+        let id = self.parts.vram.adopt(buffer)?;
+        let memory = self.parts.vram.in_place(id).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Unsupported,
+                "this destination cannot be filled by this source",
+            )
+        })?;
+        // Not registered: pinning a whole destination at once would fault it in at once.
+        match self.parts.source.attach(&memory, false) {
+            Ok(memory) => Ok((memory, id)),
+            Err(error) => {
+                self.parts.vram.release(id);
+                Err(error)
+            }
+        }
+    }
+
+    fn let_go(&mut self, stream: &Stream) {
+        for &object in &stream.objects {
+            self.parts.source.remove_object(object);
+        }
+        if let Some((memory, buffer)) = stream.destination {
+            self.parts.source.detach(memory);
+            self.parts.vram.release(buffer);
+        }
+    }
+
+    /// Takes in what sources and copy engine have finished.
+    fn collect(&mut self) -> bool {
+        if self.completions.is_empty()
+            && let Err(error) = self.parts.source.poll(Wait::No, &mut self.completions)
+        {
+            for stream in &self.streams {
+                stream.ending.0.finish(Err(error.clone()));
+            }
+            self.closing = true;
+        }
+        self.parts.vram.poll(&mut self.done);
+        let moved = !self.completions.is_empty() || !self.done.is_empty();
+        let now = self.now();
+        for completion in self.completions.drain(..) {
+            self.core.on_fill(completion.token, completion.result, now);
+        }
+        for index in 0..self.done.len() {
+            let VramDone { id, result } = self.done[index];
+            self.copies -= 1;
+            self.finished_copy(id, result, now);
+        }
+        self.done.clear();
+        moved
+    }
+
+    fn finished_copy(&mut self, id: u64, result: Result<(), ubio_core::FillError>, now: Nanos) {
+        let lease = lease_of(id >> 2);
+        let timing = self.timing(lease);
+        match id & 3 {
+            FLUSH => {
+                let span = now.0.saturating_sub(timing.landed.0) / 1000;
+                self.measured.flushes.saturating_record(span.max(1));
+                self.span(Activity::Flush, Some(lease), timing.landed, now, 0);
+                self.core.on_flushed(lease, result, now);
+            }
+            PREPARE => {
+                self.span(Activity::Prepare, Some(lease), timing.leased, now, 0);
+                self.core.on_prepared(lease, result, now);
+            }
+            _ => {
+                self.span(Activity::Scrub, Some(lease), timing.landed, now, 0);
+                self.core.on_scrubbed(lease, now);
+            }
+        }
+    }
+
+    fn stream(&self, id: StreamId) -> &Stream {
+        self.streams
+            .iter()
+            .find(|stream| stream.id == id)
+            .expect("the core knows open streams only")
+    }
+
+    fn timing(&self, lease: Lease) -> Timing {
+        self.timings[usize::from(lease.id.0)]
+    }
+
+    /// Notes the first thing done under a lease.
+    fn leased(&mut self, lease: Lease, now: Nanos) {
+        let timing = &mut self.timings[usize::from(lease.id.0)];
+        if timing.generation != lease.generation.0 || timing.leased == Nanos(0) {
+            *timing = Timing {
+                leased: now,
+                landed: now,
+                generation: lease.generation.0,
+            };
+        }
+    }
+
+    /// Notes that a lease has landed.
+    fn landed(&mut self, lease: Lease, bytes: u64, now: Nanos) {
+        let timing = &mut self.timings[usize::from(lease.id.0)];
+        timing.landed = now;
+        let leased = timing.leased;
+        self.measured
+            .fills
+            .saturating_record((now.0.saturating_sub(leased.0) / 1000).max(1));
+        self.span(Activity::Fill, Some(lease), leased, now, bytes);
+    }
+
+    fn span(
+        &mut self,
+        activity: Activity,
+        lease: Option<Lease>,
+        from: Nanos,
+        to: Nanos,
+        bytes: u64,
+    ) {
+        if let Some(trace) = &mut self.trace {
+            trace.spans.push(Span {
+                activity,
+                lease: lease.map(|lease| lease.id.0),
+                start_ns: from.0,
+                len_ns: to.0.saturating_sub(from.0),
+                bytes,
+            });
+        }
+    }
+
+    fn window_offset(&self, lease: Lease) -> u64 {
+        u64::from(lease.id.0) * self.parts.windows.window_bytes()
+    }
+
+    fn carry_out(&mut self, action: Action, now: Nanos) {
+        match action {
+            Action::Prepare {
+                lease,
+                stream,
+                fill,
+            } => {
+                self.leased(lease, now);
+                let stream = self.stream(stream);
+                let (_memory, buffer) = stream.destination.expect("planned with a destination");
+                let fill = &stream.plan.fills[fill as usize];
+                let first = stream.plan.pieces[fill.pieces.start as usize];
+                let work = VramWork::Prepare {
+                    buffer,
+                    offset: first.destination,
+                    len_bytes: fill.expected.into(),
+                };
+                self.copy(lease, PREPARE, work);
+            }
+            Action::Fill { .. } => self.fill(action, now),
+            Action::Flush {
+                lease,
+                stream,
+                fill,
+            } => {
+                let stream = self.stream(stream);
+                let (_memory, buffer) = stream.destination.expect("planned with a destination");
+                let plan = Arc::clone(&stream.plan);
+                let bytes = plan.fills[fill as usize].expected.into();
+                self.landed(lease, bytes, now);
+                let work = VramWork::Flush {
+                    windows: self.parts.vram_windows,
+                    window_offset: self.window_offset(lease),
+                    buffer,
+                    plan,
+                    fill,
+                };
+                self.copy(lease, FLUSH, work);
+            }
+            Action::Lend {
+                lease,
+                stream,
+                fill,
+            } => {
+                let plan = Arc::clone(&self.stream(stream).plan);
+                let bytes = plan.fills[fill as usize].expected.into();
+                self.landed(lease, bytes, now);
+                let range = (self.window_offset(lease), bytes);
+                let region = self.parts.windows.region();
+                // SAFETY: the core gave the window to the caller until it is returned.
+                let window =
+                    unsafe { lend_window(region, range, lease, &self.returns, &self.waker) };
+                self.stream(stream)
+                    .ending
+                    .0
+                    .lend(LentFill { window, plan, fill });
+            }
+            Action::Scrub { lease } => {
+                let work = VramWork::Scrub {
+                    windows: self.parts.vram_windows,
+                    offset: self.window_offset(lease),
+                    len_bytes: self.parts.windows.window_bytes(),
+                };
+                self.timings[usize::from(lease.id.0)].landed = now;
+                self.copy(lease, SCRUB, work);
+            }
+            Action::Visible { stream, from, to } => {
+                let stream = self.stream(stream);
+                let bytes = stream.item_bytes[from.0 as usize..to.0 as usize]
+                    .iter()
+                    .sum();
+                stream.ending.0.show(to.0, bytes);
+            }
+            Action::Finished { stream, outcome } => self.finish(stream, outcome),
+        }
+    }
+
+    fn copy(&mut self, lease: Lease, kind: u64, work: VramWork) {
+        self.copies += 1;
+        // SAFETY: the lease makes the window, and the plan the destination range, this
+        // operation's alone until the core hears of its end.
+        unsafe { self.parts.vram.submit(id_of(lease) << 2 | kind, work) };
+    }
+
+    fn fill(&mut self, action: Action, now: Nanos) {
+        let Action::Fill {
+            token,
+            lease,
+            stream,
+            fill,
+            object,
+            offset,
+            lease_offset,
+            len,
+            route,
+            landing,
+        } = action
+        else {
+            return;
+        };
+        self.leased(lease, now);
+        let stream = self.stream(stream);
+        let plan_fill = &stream.plan.fills[fill as usize];
+        let target = match landing {
+            Landing::Window | Landing::Lent => Target::Memory {
+                memory: self.parts.window_memory,
+                offset: self.window_offset(lease) + u64::from(lease_offset),
+            },
+            Landing::Destination => {
+                let (memory, _buffer) = stream.destination.expect("planned with a destination");
+                let first = stream.plan.pieces[plan_fill.pieces.start as usize];
+                Target::Memory {
+                    memory,
+                    offset: first.destination + u64::from(lease_offset),
+                }
+            }
+            Landing::Scatter => {
+                let (memory, _buffer) = stream.destination.expect("planned with a destination");
+                Target::Scatter {
+                    memory,
+                    plan: Arc::clone(&stream.plan),
+                    fill,
+                }
+            }
+        };
+        let object = stream.objects[object.0 as usize];
+        let command = FillCommand {
+            token,
+            object,
+            offset,
+            len,
+            route,
+            target,
+        };
+        // SAFETY: the lease makes the target this command's alone until the core hears of
+        // its completion.
+        if unsafe { self.parts.source.submit(command) }.is_err() {
+            // Only if the core's depth exceeds the source's, which open rules out.
+            let busy = ubio_core::FillError {
+                kind: FillErrorKind::Transient {
+                    delay: Nanos(100_000),
+                },
+                code: libc::EAGAIN,
+            };
+            self.completions.push(Completion {
+                token,
+                result: Err(busy),
+            });
+        }
+    }
+
+    fn finish(&mut self, id: StreamId, outcome: Outcome) {
+        let index = self.streams.iter().position(|stream| stream.id == id);
+        let stream = self
+            .streams
+            .swap_remove(index.expect("the core finishes open streams only"));
+        self.let_go(&stream);
+        let outcome = match outcome {
+            Outcome::Complete => {
+                let lost = self.core.stats().fallbacks.not_resident - stream.lost_before;
+                if stream.strict && lost > 0 {
+                    Err(Error::new(
+                        ErrorKind::Fallback,
+                        Reason::PageCacheLost.explain(),
+                    ))
+                } else {
+                    stream.model.check_unchanged().map_err(Error::from)
+                }
+            }
+            Outcome::Cancelled => Err(Error::new(ErrorKind::Cancelled, "the load was cancelled")),
+            Outcome::Failed(failure) => Err(failed(&stream, &failure)),
+        };
+        stream.ending.0.finish(outcome);
+    }
+
+    fn report(&mut self) -> Report {
+        let (now, before) = (*self.core.stats(), self.measured.core);
+        let busy_ns = now.in_flight.busy_ns - before.in_flight.busy_ns;
+        let command_ns = now.in_flight.command_ns - before.in_flight.command_ns;
+        let mut fallbacks = std::mem::take(&mut self.measured.reasons);
+        let lost = now.fallbacks.not_resident - before.fallbacks.not_resident;
+        if lost > 0 {
+            *fallbacks.entry(Reason::PageCacheLost).or_default() += lost;
+        }
+        let report = Report {
+            route_bytes: ubio_core::Route::ALL
+                .into_iter()
+                .map(|route| (route.name(), now.bytes_by(route) - before.bytes_by(route)))
+                .collect(),
+            fallbacks,
+            windows: WindowUse {
+                count: self.parts.limits.windows.into(),
+                size_bytes: self.parts.limits.window_bytes.into(),
+                switches: now.window_switches - before.window_switches,
+                peak_in_use: now.peak_windows_in_use.into(),
+            },
+            in_flight: InFlight {
+                mean: ratio(command_ns, busy_ns),
+                max: now.in_flight.max.into(),
+            },
+            stalls: std::mem::take(&mut self.measured.stalls),
+            fill_latency: Latency::of(&self.measured.fills),
+            flush_latency: Latency::of(&self.measured.flushes),
+            stale_completions: now.stale_completions - before.stale_completions,
+            retries: now.retries - before.retries,
+        };
+        self.measured.fills.reset();
+        self.measured.flushes.reset();
+        self.measured.core = now;
+        report
+    }
+}
+
+const FLUSH: u64 = 0;
+const PREPARE: u64 = 1;
+const SCRUB: u64 = 2;
+
+#[expect(clippy::cast_precision_loss, reason = "a mean for people")]
+fn ratio(a: u64, b: u64) -> f64 {
+    if b == 0 { 0.0 } else { a as f64 / b as f64 }
+}
+
+fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {
+    let file = &stream.model.files()[failure.object.0 as usize];
+    let place = format!("{} bytes at offset {}", failure.len, failure.offset);
+    let cause = || std::io::Error::from_raw_os_error(failure.error.code);
+    let error = match failure.error.kind {
+        FillErrorKind::Truncated => Error::new(
+            ErrorKind::Truncated,
+            format!("the file ended while it was read ({place})"),
+        )
+        .remedy("load it again when nobody writes it"),
+        FillErrorKind::Device => {
+            let tries = failure.tries;
+            Error::new(
+                ErrorKind::Device,
+                format!("the device failed to read {place} ({tries} tries)"),
+            )
+            .because(cause())
+            .remedy("check the drive (dmesg, smartctl) and copy the file anew")
+        }
+        FillErrorKind::Destination => Error::new(
+            ErrorKind::Copy,
+            format!("the destination cannot take {place}"),
+        )
+        .because(cause())
+        .remedy("free memory or load less"),
+        FillErrorKind::NotResident => Error::new(
+            ErrorKind::Fallback,
+            format!("{place} are not in the page cache"),
+        ),
+        _ => Error::os(format!("reading {place} failed"), cause()),
+    };
+    error.at(file.path())
+}

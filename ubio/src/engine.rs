@@ -1,0 +1,728 @@
+//! Opening an engine: probe, choose, explain; and starting loads on it. What is chosen here
+//! is chosen once, so the ring thread never asks what hardware it runs on.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Sender, bounded};
+use fs_adapter::placement::Placement;
+use fs_adapter::plan::Plan;
+use fs_adapter::{FileIndex, Model, TensorIndex};
+use ubio_core::{Landing, Limits};
+
+use crate::driver::{Control, Driver, Ending, OpenStream, Parts};
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{
+    CONTROL_QUEUE, DEFAULT_WINDOW_BYTES, DEFAULT_WINDOWS, DIRECT_DEPTH, FIRST_COMMAND_BYTES,
+    FIRST_DEPTH, MAX_COMMAND_BYTES, STREAMS, TICKETS,
+};
+use crate::load::{Lending, Load, Shared};
+use crate::plan::{FileWay, RoutePolicy, Run, Shape, fills};
+use crate::source::file::probe::{DirectIo, Probed, probe, residency};
+use crate::source::file::{FileSource, Reader};
+use crate::source::{Object, Source, Waker};
+use crate::stats::{Reason, Report};
+use crate::sys::memory::{Pages, Region};
+use crate::topology;
+use crate::trace::Trace;
+use crate::traditional::Traditional;
+use crate::vram::host::{HostVram, allocate};
+use crate::vram::{Vram, VramBuffer};
+use crate::window::WindowMemory;
+use crate::workers::Workers;
+
+/// Which way a load's bytes take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Routes {
+    /// Ranges in the page cache are copied from it, all others are read direct.
+    #[default]
+    Auto,
+    /// Everything direct.
+    Direct,
+    /// Everything through the page cache.
+    Cached,
+    /// One thread, buffered reads, a copy: for comparison only.
+    Traditional,
+}
+
+/// Where a load ends.
+#[derive(Clone, Debug, Default)]
+pub enum Destination {
+    /// Fresh host memory, on huge pages where there are any.
+    #[default]
+    Host,
+    /// Memory the caller made or handed over; at least as long as the placement, and for an
+    /// in-place load aligned to 4 KiB with its length rounded up to it.
+    Buffer(VramBuffer),
+}
+
+/// One load: what, in which order, to where.
+#[derive(Clone, Debug)]
+pub struct LoadRequest {
+    /// The opened model.
+    pub model: Arc<Model>,
+    /// Which tensors, in the order compute wants them.
+    pub plan: Plan,
+    /// Where each goes. An image placement (`placement.files` not empty) is read in place,
+    /// without windows; any other through windows.
+    pub placement: Placement,
+    /// The memory.
+    pub destination: Destination,
+    /// The way.
+    pub routes: Routes,
+    /// Whether anything less than the best way is an error.
+    pub strict: bool,
+    /// How far reads may run ahead of [`Load::consumed`], bytes; `None`: no bound.
+    pub lookahead_bytes: Option<u64>,
+}
+
+impl LoadRequest {
+    /// All defaults: host memory, automatic routes.
+    pub fn new(model: Arc<Model>, plan: Plan, placement: Placement) -> Self {
+        Self {
+            model,
+            plan,
+            placement,
+            destination: Destination::default(),
+            routes: Routes::default(),
+            strict: false,
+            lookahead_bytes: None,
+        }
+    }
+}
+
+/// Settings of an engine; every one has a default that fits.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    windows: u16,
+    window_bytes: u32,
+    huge_pages: bool,
+    io_uring: bool,
+    traced: bool,
+    command_bytes: u32,
+    depth: u16,
+    workers: usize,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            windows: DEFAULT_WINDOWS,
+            window_bytes: DEFAULT_WINDOW_BYTES,
+            huge_pages: true,
+            io_uring: true,
+            traced: false,
+            command_bytes: FIRST_COMMAND_BYTES,
+            depth: FIRST_DEPTH,
+            workers: topology::copy_workers(),
+        }
+    }
+}
+
+impl Builder {
+    /// How many windows.
+    #[must_use]
+    pub fn windows(mut self, windows: u16) -> Self {
+        self.windows = windows;
+        self
+    }
+
+    /// Bytes of each window: a multiple of 4 KiB up to 128 MiB.
+    #[must_use]
+    pub fn window_bytes(mut self, bytes: u32) -> Self {
+        self.window_bytes = bytes;
+        self
+    }
+
+    /// Whether windows may stand on huge pages.
+    #[must_use]
+    pub fn huge_pages(mut self, huge_pages: bool) -> Self {
+        self.huge_pages = huge_pages;
+        self
+    }
+
+    /// Whether io_uring may be used; without it reads go through a pool of threads.
+    #[must_use]
+    pub fn io_uring(mut self, io_uring: bool) -> Self {
+        self.io_uring = io_uring;
+        self
+    }
+
+    /// Whether to record a [`Trace`].
+    #[must_use]
+    pub fn traced(mut self, traced: bool) -> Self {
+        self.traced = traced;
+        self
+    }
+
+    /// Largest single read, bytes, and how many of them in flight, to begin with.
+    #[must_use]
+    pub fn commands(mut self, bytes: u32, depth: u16) -> Self {
+        self.command_bytes = bytes;
+        self.depth = depth;
+        self
+    }
+
+    /// How many threads copy.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers.max(1);
+        self
+    }
+
+    /// Opens the engine: makes the windows, probes the kernel, starts the ring thread.
+    ///
+    /// # Errors
+    /// InvalidInput (settings), NoSpace (no memory for the windows), Permission or Io (no
+    /// thread or descriptor). Missing io_uring, huge pages or memlock are no errors: they
+    /// are reasons in [`Engine::explain`] and in every report.
+    pub fn open(self) -> Result<Engine> {
+        Engine::open(&self)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            windows: self.windows,
+            window_bytes: self.window_bytes,
+            tickets: TICKETS,
+            depth: DIRECT_DEPTH,
+            command_bytes: MAX_COMMAND_BYTES.min(self.window_bytes),
+            alignment: 4096,
+            streams: STREAMS,
+        }
+    }
+}
+
+/// What was found and chosen at open.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// How direct reads are done.
+    pub reader: Reader,
+    /// What pages the windows stand on.
+    pub window_pages: Pages,
+    /// What is not the best way, and why.
+    pub reasons: Vec<Reason>,
+    /// Threads that copy.
+    pub workers: usize,
+}
+
+/// An open engine: a pool of windows and the thread that fills and flushes them. Loads may
+/// be started from any thread; dropping it cancels what runs and waits for the devices.
+#[derive(Debug)]
+pub struct Engine {
+    control: Sender<Control>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+    explanation: Explanation,
+    window_bytes: u32,
+    /// The process that opened it: rings and registered memory do not survive a fork.
+    pid: u32,
+    traditional_bytes: Arc<std::sync::atomic::AtomicU64>,
+}
+
+/// What the ring thread tells when it is up.
+type Started = Result<(Waker, Explanation)>;
+
+impl Engine {
+    /// The settings to start from.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    fn open(builder: &Builder) -> Result<Self> {
+        let (control, messages) = bounded(CONTROL_QUEUE);
+        let (started, starts) = bounded::<Started>(1);
+        let settings = builder.clone();
+        let thread = std::thread::Builder::new()
+            .name("ubio-ring".into())
+            .spawn(move || match open_parts(&settings, messages) {
+                Ok((parts, explanation)) => {
+                    let waker = parts.source.waker();
+                    match Driver::new(parts, settings.command_bytes, settings.depth) {
+                        Ok(driver) => {
+                            // The opener waits for exactly this.
+                            let _gone = started.send(Ok((waker, explanation)));
+                            driver.run();
+                        }
+                        Err(error) => drop(started.send(Err(error))),
+                    }
+                }
+                Err(error) => drop(started.send(Err(error))),
+            })
+            .map_err(|cause| {
+                Error::os("cannot start the ring thread", cause)
+                    .remedy("raise the limit of threads (ulimit -u)")
+            })?;
+        let gone = || Error::new(ErrorKind::Io, "the ring thread ended while it started");
+        match starts.recv().map_err(|_disconnected| gone()).flatten() {
+            Ok((waker, explanation)) => Ok(Self {
+                control,
+                waker,
+                thread: Some(thread),
+                explanation,
+                window_bytes: builder.window_bytes,
+                pid: std::process::id(),
+                traditional_bytes: Arc::default(),
+            }),
+            Err(error) => {
+                // It has said why it ended.
+                let _ended = thread.join();
+                Err(error)
+            }
+        }
+    }
+
+    /// What was chosen at open, and why not better.
+    pub fn explain(&self) -> &Explanation {
+        &self.explanation
+    }
+
+    fn send(&self, message: Control) -> Result<()> {
+        if std::process::id() != self.pid {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "the engine was opened before a fork",
+            )
+            .remedy("open an engine in the child process"));
+        }
+        let gone = |_disconnected| Error::new(ErrorKind::Cancelled, "the engine has ended");
+        self.control.send(message).map_err(gone)?;
+        self.waker.wake();
+        Ok(())
+    }
+
+    /// Starts a load into one destination. The returned handle gives tensors as they become
+    /// visible.
+    ///
+    /// # Errors
+    /// NoSpace (no memory), InvalidInput (a destination that does not fit the placement),
+    /// Fallback (strict, and the best way is not to be had). Read errors come through the
+    /// handle.
+    pub fn load(&self, request: LoadRequest) -> Result<Load> {
+        let in_place = !request.placement.files.is_empty();
+        let buffer = match request.destination {
+            Destination::Host => VramBuffer::Host(allocate(request.placement.len_bytes)?),
+            Destination::Buffer(buffer) => buffer,
+        };
+        let VramBuffer::Host(region) = &buffer;
+        if region.len_bytes() < request.placement.len_bytes {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "the destination has {} bytes, the load needs {}",
+                    region.len_bytes(),
+                    request.placement.len_bytes
+                ),
+            ));
+        }
+        if let Some(header) = &request.placement.header {
+            write_header(region, header);
+        }
+        let shared = Shared::new(self.waker.clone());
+        let placed = request.placement.tensors.clone();
+        let load = Load::new(
+            Arc::clone(&request.model),
+            placed,
+            buffer.clone(),
+            Arc::clone(&shared),
+        );
+        let runs = if in_place {
+            image_runs(&request.model, &request.placement)?
+        } else {
+            placed_runs(&request.model, &request.placement)
+        };
+        let items = count(request.placement.tensors.len())?;
+        let item_bytes = request
+            .placement
+            .tensors
+            .iter()
+            .map(|tensor| tensor.len)
+            .collect();
+        let probed = probe_files(&request.model, &runs)?;
+        if request.routes == Routes::Traditional {
+            self.start_traditional(runs, items, request.model, Arc::clone(region), shared)?;
+            return Ok(load);
+        }
+        let reasons = load_reasons(&probed, region, in_place);
+        if request.strict {
+            self.refuse_fallbacks(&reasons)?;
+        }
+        let shape = Shape {
+            window_bytes: self.window_bytes.into(),
+            landing: if in_place {
+                Landing::Destination
+            } else {
+                Landing::Window
+            },
+            scatter: true,
+            policy: policy(request.routes),
+        };
+        let mut plan = stream_plan(&request.model, &runs, items, &probed, &shape);
+        plan.lookahead_bytes = request.lookahead_bytes;
+        self.send(Control::Open(Box::new(OpenStream {
+            plan: Arc::new(plan),
+            objects: objects(&probed),
+            buffer: Some(buffer),
+            model: request.model,
+            item_bytes,
+            strict: request.strict,
+            reasons,
+            ending: Ending(shared),
+        })))?;
+        Ok(load)
+    }
+
+    /// Starts a load whose windows are lent to the caller one after the other, without a
+    /// copy and without a destination.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load).
+    pub fn lend(&self, model: &Arc<Model>, plan: &Plan, routes: Routes) -> Result<Lending> {
+        if routes == Routes::Traditional {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "the traditional path has no windows to lend",
+            ));
+        }
+        let shared = Shared::new(self.waker.clone());
+        let runs = lent_runs(model, plan);
+        let probed = probe_files(model, &runs)?;
+        let shape = Shape {
+            window_bytes: self.window_bytes.into(),
+            landing: Landing::Lent,
+            scatter: false,
+            policy: policy(routes),
+        };
+        let items = count(plan.order.len())?;
+        let stream_plan = stream_plan(model, &runs, items, &probed, &shape);
+        let item_bytes = plan
+            .order
+            .iter()
+            .map(|&index| model.tensors()[index].len)
+            .collect();
+        self.send(Control::Open(Box::new(OpenStream {
+            plan: Arc::new(stream_plan),
+            objects: objects(&probed),
+            buffer: None,
+            model: Arc::clone(model),
+            item_bytes,
+            strict: false,
+            reasons: direct_reasons(&probed),
+            ending: Ending(Arc::clone(&shared)),
+        })))?;
+        Ok(Lending::new(plan.order.clone(), shared))
+    }
+
+    fn refuse_fallbacks(&self, reasons: &[Reason]) -> Result<()> {
+        match self.explanation.reasons.iter().chain(reasons).next() {
+            None => Ok(()),
+            Some(reason) => Err(Error::new(
+                ErrorKind::Fallback,
+                format!("strict: {}: {}", reason.code(), reason.explain()),
+            )),
+        }
+    }
+
+    fn start_traditional(
+        &self,
+        runs: Vec<Run>,
+        items: u32,
+        model: Arc<Model>,
+        to: Arc<Region>,
+        shared: Arc<Shared>,
+    ) -> Result<()> {
+        let ending = Ending(Arc::clone(&shared));
+        let moved = Arc::clone(&self.traditional_bytes);
+        let load = Traditional {
+            runs,
+            items,
+            model,
+            to,
+            shared,
+        };
+        std::thread::Builder::new()
+            .name("ubio-traditional".into())
+            .spawn(move || {
+                let outcome = load.run().map(|bytes| {
+                    moved.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+                });
+                ending.0.finish(outcome);
+            })
+            .map_err(|cause| Error::os("cannot start a thread", cause))?;
+        Ok(())
+    }
+
+    /// What was done since the engine was opened or this was last called.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub fn take_report(&self) -> Result<Report> {
+        let (reply, answer) = bounded(1);
+        self.send(Control::Report(reply))?;
+        let gone = |_disconnected| Error::new(ErrorKind::Cancelled, "the engine has ended");
+        let mut report = answer.recv().map_err(gone)?;
+        let moved = self
+            .traditional_bytes
+            .swap(0, std::sync::atomic::Ordering::Relaxed);
+        *report.route_bytes.entry("traditional").or_default() += moved;
+        Ok(report)
+    }
+
+    /// The spans since the engine was opened or this was last called; empty unless it was
+    /// opened [`traced`](Builder::traced).
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub fn take_trace(&self) -> Result<Trace> {
+        let (reply, answer) = bounded(1);
+        self.send(Control::Trace(reply))?;
+        answer
+            .recv()
+            .map_err(|_disconnected| Error::new(ErrorKind::Cancelled, "the engine has ended"))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if std::process::id() != self.pid {
+            // The thread exists in the parent only.
+            return;
+        }
+        // An engine that has ended needs no telling.
+        let _ended = self.send(Control::Close);
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+fn open_parts(
+    settings: &Builder,
+    control: crossbeam_channel::Receiver<Control>,
+) -> Result<(Parts, Explanation)> {
+    let limits = settings.limits();
+    let pool_bytes = u64::from(settings.windows) * u64::from(settings.window_bytes);
+    // Checked by the core once more; here so that a wrong size never reaches the allocator.
+    if pool_bytes == 0 {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "a pool needs at least one window with a size",
+        ));
+    }
+    let leases = usize::from(limits.windows) + usize::from(limits.tickets);
+    let workers = Workers::start(
+        "ubio-copy",
+        settings.workers,
+        2 * leases + usize::from(limits.depth),
+    )?;
+    let mut source = FileSource::open(
+        Arc::clone(&workers),
+        limits.tickets.into(),
+        settings.io_uring,
+    )?;
+    let region = Arc::new(Region::anonymous(pool_bytes, settings.huge_pages)?);
+    let windows = WindowMemory::host(region, settings.window_bytes.into());
+    let window_memory = source.attach(&windows, true)?;
+    let mut reasons = Vec::new();
+    if matches!(source.reader(), Reader::Threads { .. }) {
+        reasons.push(Reason::NoIoUring);
+    } else if source.unregistered().is_some() {
+        reasons.push(Reason::WindowsNotRegistered);
+    }
+    // Registering has faulted the pool in, so the kernel's count is final; without it the
+    // pool is touched now, off any load's path.
+    let region = windows.region();
+    if source.unregistered().is_some() || matches!(source.reader(), Reader::Threads { .. }) {
+        region.populate(0, region.len_bytes())?;
+    }
+    let huge = region.huge_bytes();
+    if region.pages() != Pages::HugeTlb && huge.is_none_or(|huge| huge < region.len_bytes() / 2) {
+        reasons.push(Reason::WindowsNotHuge);
+    }
+    let mut vram = HostVram::new(Arc::clone(&workers), 2 * leases, source.waker());
+    let vram_windows = vram.attach(&windows)?;
+    let explanation = Explanation {
+        reader: source.reader().clone(),
+        window_pages: region.pages(),
+        reasons: reasons.clone(),
+        workers: workers.count(),
+    };
+    let parts = Parts {
+        source: Box::new(source),
+        vram: Box::new(vram),
+        windows,
+        window_memory,
+        vram_windows,
+        workers,
+        limits,
+        control,
+        traced: settings.traced,
+        reasons,
+    };
+    Ok((parts, explanation))
+}
+
+fn policy(routes: Routes) -> RoutePolicy {
+    match routes {
+        Routes::Auto | Routes::Traditional => RoutePolicy::Auto,
+        Routes::Direct => RoutePolicy::Direct,
+        Routes::Cached => RoutePolicy::Cached,
+    }
+}
+
+fn count(items: usize) -> Result<u32> {
+    u32::try_from(items)
+        .map_err(|_many| Error::new(ErrorKind::InvalidInput, "more than 2^32 tensors"))
+}
+
+#[expect(unsafe_code, reason = "the destination is not handed out yet")]
+fn write_header(region: &Region, header: &[u8]) {
+    // SAFETY: the load has not begun: nobody else writes the destination, and the header's
+    // range belongs to no tensor.
+    unsafe { region.write(0, header) };
+}
+
+/// The runs of placed tensors, in plan order.
+fn placed_runs(model: &Model, placement: &Placement) -> Vec<Run> {
+    let run = |(item, placed): (u32, &fs_adapter::placement::PlacedTensor)| {
+        let tensor = &model.tensors()[placed.tensor];
+        Run {
+            file: tensor.file.0,
+            offset: tensor.offset,
+            len: tensor.len,
+            destination: placed.offset,
+            item,
+        }
+    };
+    (0..)
+        .zip(&placement.tensors)
+        .filter(|(_, placed)| placed.len > 0)
+        .map(run)
+        .collect()
+}
+
+/// The runs of lent tensors: their destination is their own first byte.
+fn lent_runs(model: &Model, plan: &Plan) -> Vec<Run> {
+    let run = |(item, &index): (u32, &TensorIndex)| {
+        let tensor = &model.tensors()[index];
+        Run {
+            file: tensor.file.0,
+            offset: tensor.offset,
+            len: tensor.len,
+            destination: 0,
+            item,
+        }
+    };
+    (0..)
+        .zip(&plan.order)
+        .map(run)
+        .filter(|run| run.len > 0)
+        .collect()
+}
+
+/// The runs of an image: each file whole. What lies between tensors (header, padding)
+/// counts to the tensor after it, what lies behind the last one to that.
+fn image_runs(model: &Model, placement: &Placement) -> Result<Vec<Run>> {
+    let mut runs = Vec::new();
+    for file in &placement.files {
+        let first = runs.len();
+        let mut at = 0;
+        let inside = |(_, placed): &(u32, &fs_adapter::placement::PlacedTensor)| {
+            model.tensors()[placed.tensor].file == file.file && placed.len > 0
+        };
+        let mut last = 0;
+        for (item, placed) in (0..).zip(&placement.tensors).filter(inside) {
+            let end = placed.offset - file.offset + placed.len;
+            if item < last || end <= at {
+                return Err(
+                    Error::new(ErrorKind::InvalidInput, "an image keeps the files' order")
+                        .remedy("load through windows for another order"),
+                );
+            }
+            runs.push(Run {
+                file: file.file.0,
+                offset: at,
+                len: end - at,
+                destination: file.offset + at,
+                item,
+            });
+            (at, last) = (end, item);
+        }
+        if at < file.len {
+            match runs[first..].last_mut() {
+                Some(run) => run.len += file.len - at,
+                // A file without a byte of tensors: it rides with whatever comes first.
+                None => runs.push(Run {
+                    file: file.file.0,
+                    offset: 0,
+                    len: file.len,
+                    destination: file.offset,
+                    item: runs.last().map_or(0, |run| run.item),
+                }),
+            }
+        }
+    }
+    Ok(runs)
+}
+
+fn probe_files(model: &Model, runs: &[Run]) -> Result<Vec<Probed>> {
+    let used = |index: u32| runs.iter().any(|run| run.file == index);
+    (0..)
+        .zip(model.files())
+        .map(|(index, file)| {
+            if used(index) {
+                probe(file.file()).map_err(|error| error.at(file.path()))
+            } else {
+                crate::source::file::probe::unused(file.file())
+            }
+        })
+        .collect()
+}
+
+fn objects(probed: &[Probed]) -> Vec<Object> {
+    probed
+        .iter()
+        .map(|file| Object::File(file.object.clone()))
+        .collect()
+}
+
+fn direct_reasons(probed: &[Probed]) -> Vec<Reason> {
+    let refused = |file: &&Probed| matches!(file.direct_io, DirectIo::Refused(_));
+    probed
+        .iter()
+        .filter(refused)
+        .map(|_file| Reason::NoDirectIo)
+        .collect()
+}
+
+fn load_reasons(probed: &[Probed], region: &Region, in_place: bool) -> Vec<Reason> {
+    let mut reasons = direct_reasons(probed);
+    let large = region.len_bytes() >= crate::sys::memory::HUGE_PAGE_BYTES;
+    if in_place && large && region.pages() == Pages::Base {
+        reasons.push(Reason::DestinationNotHuge);
+    }
+    reasons
+}
+
+fn stream_plan(
+    model: &Model,
+    runs: &[Run],
+    items: u32,
+    probed: &[Probed],
+    shape: &Shape,
+) -> ubio_core::StreamPlan {
+    let files: Vec<_> = probed
+        .iter()
+        .zip(model.files())
+        .map(|(probed, file)| {
+            let way = match probed.direct_io {
+                DirectIo::Aligned(_) => FileWay::Direct,
+                DirectIo::InMemory => FileWay::Memory,
+                DirectIo::Refused(_) => FileWay::Buffered,
+            };
+            (way, file.len_bytes())
+        })
+        .collect();
+    let resident = |file, offset, len| residency(model.file(FileIndex(file)).file(), offset, len);
+    fills(runs, items, &files, shape, &resident)
+}

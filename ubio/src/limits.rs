@@ -1,0 +1,32 @@
+//! Every bound and default of the engine that is not the core's, in one place.
+
+/// Windows of the default pool.
+pub const DEFAULT_WINDOWS: u16 = 8;
+/// Bytes of a default window.
+pub const DEFAULT_WINDOW_BYTES: u32 = 4 << 20;
+/// Most bytes a default pool may take, bytes.
+pub const MAX_DEFAULT_POOL_BYTES: u64 = 64 << 20;
+/// Default alignment of placed tensors, bytes.
+pub const DEFAULT_ALIGN_BYTES: u64 = 256;
+/// Fills under way that land at their destination (in place, or copied from the page cache).
+pub const TICKETS: u16 = 32;
+/// Most direct reads in flight.
+pub const DIRECT_DEPTH: u16 = 128;
+/// Largest direct read, bytes.
+pub const MAX_COMMAND_BYTES: u32 = 4 << 20;
+/// Direct reads are cut to this at first, bytes.
+pub const FIRST_COMMAND_BYTES: u32 = 1 << 20;
+/// Direct reads in flight at first.
+pub const FIRST_DEPTH: u16 = 8;
+/// Threads that read where there is no io_uring.
+pub const READ_THREADS: usize = 8;
+/// Most registered files.
+pub const MAX_REGISTERED_FILES: u32 = 1024;
+/// Most registered buffers.
+pub const MAX_REGISTERED_BUFFERS: u16 = 1024;
+/// Streams at once in one engine.
+pub const STREAMS: u16 = 256;
+/// Bytes between two wanted ranges that are read along rather than skipped, bytes.
+pub const MAX_GAP_BYTES: u64 = 128 << 10;
+/// Control messages waiting for the ring thread.
+pub const CONTROL_QUEUE: usize = 256;

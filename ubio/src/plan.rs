@@ -1,0 +1,401 @@
+//! From placed tensors to fills: which contiguous stretches are read, by which route, and
+//! what of each goes where. Pure but for asking the page cache; runs once, before the first
+//! byte moves.
+
+use ubio_core::{FillPlan, ItemIndex, Landing, ObjectId, Piece, Route, StreamPlan};
+
+use crate::limits::MAX_GAP_BYTES;
+use crate::source::file::probe::Residency;
+
+/// Offsets, lengths and memory places of direct reads are multiples of this, bytes. Every
+/// file whose own alignment divides it can be read direct.
+pub(crate) const ALIGNMENT: u64 = 4096;
+/// A stretch that is partly in the page cache is looked at in parts of this, bytes.
+const RESIDENCY_PART_BYTES: u64 = 256 << 10;
+
+/// One contiguous part of one file with one place in the destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// Index of the file.
+    pub(crate) file: u32,
+    /// First byte in the file.
+    pub(crate) offset: u64,
+    /// Bytes; never 0.
+    pub(crate) len: u64,
+    /// First byte in the destination.
+    pub(crate) destination: u64,
+    /// What it is part of; does not fall from run to run.
+    pub(crate) item: u32,
+}
+
+/// What a file can do, for the choice of routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileWay {
+    /// Direct I/O.
+    Direct,
+    /// It lives in memory: the page cache is the file.
+    Memory,
+    /// Only through the page cache.
+    Buffered,
+}
+
+/// Which routes a plan may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RoutePolicy {
+    /// Hot bytes from the page cache, cold ones direct.
+    Auto,
+    /// Everything direct.
+    Direct,
+    /// Everything through the page cache.
+    Cached,
+}
+
+/// What fills are to look like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Largest fill, bytes.
+    pub(crate) window_bytes: u64,
+    /// Where direct fills land.
+    pub(crate) landing: Landing,
+    /// Whether workers can write the destination themselves.
+    pub(crate) scatter: bool,
+    /// The allowed routes.
+    pub(crate) policy: RoutePolicy,
+}
+
+/// Tells what of a file is in the page cache: (file, offset, bytes).
+pub(crate) type Resident<'a> = &'a dyn Fn(u32, u64, u64) -> Residency;
+
+/// Makes the fills of `runs`, in their order. `files` gives each file's way and length.
+pub(crate) fn fills(
+    runs: &[Run],
+    items: u32,
+    files: &[(FileWay, u64)],
+    shape: &Shape,
+    resident: Resident<'_>,
+) -> StreamPlan {
+    let mut plan = StreamPlan {
+        items,
+        ..StreamPlan::default()
+    };
+    let mut rest = runs;
+    while let Some(first) = rest.first() {
+        let count = stretch(rest);
+        let (these, others) = rest.split_at(count);
+        rest = others;
+        let last = these[count - 1];
+        let mut cutter = Cutter {
+            plan: &mut plan,
+            runs: these,
+            next: 0,
+            files,
+            shape,
+            resident,
+        };
+        cutter.cut(first.file, first.offset, last.offset + last.len);
+    }
+    plan
+}
+
+/// How many of the first runs are read as one: the same file, rising, with small gaps.
+fn stretch(runs: &[Run]) -> usize {
+    let close = |pair: &&[Run]| {
+        let end = pair[0].offset + pair[0].len;
+        pair[1].file == pair[0].file
+            && pair[1].offset >= end
+            && pair[1].offset - end <= MAX_GAP_BYTES
+    };
+    1 + runs.windows(2).take_while(close).count()
+}
+
+struct Cutter<'a> {
+    plan: &'a mut StreamPlan,
+    runs: &'a [Run],
+    /// The first run that still has bytes to place.
+    next: usize,
+    files: &'a [(FileWay, u64)],
+    shape: &'a Shape,
+    resident: Resident<'a>,
+}
+
+impl Cutter<'_> {
+    /// Cuts `start..end` of a file into fills that end at multiples of the window size.
+    fn cut(&mut self, file: u32, start: u64, end: u64) {
+        let window = self.shape.window_bytes;
+        let mut at = start / ALIGNMENT * ALIGNMENT;
+        while at < end {
+            let to = ((at / window + 1) * window).min(at + window);
+            self.route(file, at, to.min(end));
+            at = to;
+        }
+    }
+
+    /// Chooses the route of one window's worth of bytes; a partly resident one is divided.
+    fn route(&mut self, file: u32, start: u64, end: u64) {
+        let (way, _len) = self.files[file as usize];
+        let landing = self.shape.landing;
+        let cached = if self.shape.scatter {
+            Landing::Scatter
+        } else {
+            landing
+        };
+        let direct = Some((Route::Direct, landing));
+        match (way, self.shape.policy) {
+            (FileWay::Memory, _) => self.fill(file, start, end, Route::Buffered, cached, None),
+            (FileWay::Buffered, _) => self.fill(file, start, end, Route::Buffered, landing, None),
+            (FileWay::Direct, RoutePolicy::Direct) => {
+                self.fill(file, start, end, Route::Direct, landing, None);
+            }
+            (FileWay::Direct, RoutePolicy::Cached) => {
+                let otherwise = Some((Route::Buffered, landing));
+                self.fill(file, start, end, Route::Cached, cached, otherwise);
+            }
+            (FileWay::Direct, RoutePolicy::Auto) => {
+                match (self.resident)(file, start, end - start) {
+                    Residency::Cold => self.fill(file, start, end, Route::Direct, landing, None),
+                    Residency::Hot | Residency::Unknown => {
+                        self.fill(file, start, end, Route::Cached, cached, direct);
+                    }
+                    Residency::Mixed => self.mixed(file, start, end, cached),
+                }
+            }
+        }
+    }
+
+    fn mixed(&mut self, file: u32, start: u64, end: u64, cached: Landing) {
+        let landing = self.shape.landing;
+        let mut from = start;
+        let mut from_hot = None;
+        let mut at = start;
+        while at < end {
+            let to = ((at / RESIDENCY_PART_BYTES + 1) * RESIDENCY_PART_BYTES).min(end);
+            let hot = (self.resident)(file, at, to - at) == Residency::Hot;
+            if from_hot.is_some_and(|was| was != hot) {
+                self.either(file, from, at, !hot, landing, cached);
+                from = at;
+            }
+            from_hot = Some(hot);
+            at = to;
+        }
+        self.either(file, from, end, from_hot == Some(true), landing, cached);
+    }
+
+    fn either(
+        &mut self,
+        file: u32,
+        start: u64,
+        end: u64,
+        hot: bool,
+        landing: Landing,
+        cached: Landing,
+    ) {
+        if hot {
+            self.fill(
+                file,
+                start,
+                end,
+                Route::Cached,
+                cached,
+                Some((Route::Direct, landing)),
+            );
+        } else {
+            self.fill(file, start, end, Route::Direct, landing, None);
+        }
+    }
+
+    fn fill(
+        &mut self,
+        file: u32,
+        start: u64,
+        end: u64,
+        route: Route,
+        landing: Landing,
+        otherwise: Option<(Route, Landing)>,
+    ) {
+        let pieces = u32::try_from(self.plan.pieces.len()).expect("below 2^32 pieces");
+        while let Some(run) = self.runs.get(self.next) {
+            let from = run.offset.max(start);
+            let to = (run.offset + run.len).min(end);
+            if from < to {
+                self.plan.pieces.push(Piece {
+                    fill_offset: small(from - start),
+                    len: small(to - from),
+                    destination: run.destination + (from - run.offset),
+                    item: ItemIndex(run.item),
+                });
+            }
+            if run.offset + run.len > end {
+                break;
+            }
+            self.next += 1;
+        }
+        let to = u32::try_from(self.plan.pieces.len()).expect("below 2^32 pieces");
+        if to == pieces {
+            // A gap between two runs filled a whole window: nobody needs it.
+            return;
+        }
+        let (_way, file_len) = self.files[file as usize];
+        let len = (end - start).next_multiple_of(ALIGNMENT);
+        self.plan.fills.push(FillPlan {
+            object: ObjectId(file),
+            offset: start,
+            len: small(len),
+            expected: small(len.min(file_len - start)),
+            route,
+            landing,
+            otherwise,
+            pieces: pieces..to,
+        });
+    }
+}
+
+fn small(bytes: u64) -> u32 {
+    u32::try_from(bytes).expect("a window is below 4 GiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: u64 = 1 << 20;
+
+    fn shape() -> Shape {
+        Shape {
+            window_bytes: WINDOW,
+            landing: Landing::Window,
+            scatter: true,
+            policy: RoutePolicy::Auto,
+        }
+    }
+
+    /// Every byte of every run is in exactly one piece, at its place.
+    fn check(runs: &[Run], plan: &StreamPlan) {
+        let mut covered: Vec<(u64, u64, u64, u32)> = Vec::new();
+        for fill in &plan.fills {
+            assert_eq!(fill.offset % ALIGNMENT, 0);
+            assert_eq!(u64::from(fill.len) % ALIGNMENT, 0);
+            assert!(u64::from(fill.len) <= WINDOW && fill.expected <= fill.len);
+            let mut last_end = 0;
+            for piece in &plan.pieces[fill.pieces.start as usize..fill.pieces.end as usize] {
+                assert!(piece.fill_offset >= last_end && piece.len > 0);
+                last_end = piece.fill_offset + piece.len;
+                assert!(last_end <= fill.expected);
+                covered.push((
+                    piece.destination,
+                    piece.len.into(),
+                    fill.offset + u64::from(piece.fill_offset),
+                    fill.object.0,
+                ));
+            }
+        }
+        covered.sort_unstable();
+        for run in runs {
+            let mut at = 0;
+            while at < run.len {
+                let piece = covered
+                    .iter()
+                    .find(|piece| piece.0 == run.destination + at)
+                    .unwrap_or_else(|| panic!("{run:?} lacks byte {at}"));
+                assert_eq!((piece.2, piece.3), (run.offset + at, run.file));
+                at += piece.1;
+            }
+            assert_eq!(at, run.len);
+        }
+        assert_eq!(
+            covered.iter().map(|piece| piece.1).sum::<u64>(),
+            runs.iter().map(|run| run.len).sum::<u64>()
+        );
+    }
+
+    fn runs(parts: &[(u32, u64, u64)]) -> Vec<Run> {
+        let mut destination = 0;
+        parts
+            .iter()
+            .zip(0..)
+            .map(|(&(file, offset, len), item)| {
+                let run = Run {
+                    file,
+                    offset,
+                    len,
+                    destination,
+                    item,
+                };
+                destination = (destination + len).next_multiple_of(256);
+                run
+            })
+            .collect()
+    }
+
+    #[test]
+    fn every_byte_is_covered_once_whatever_the_edges() {
+        let edges = [
+            1,
+            511,
+            4095,
+            4096,
+            4097,
+            WINDOW - 1,
+            WINDOW,
+            WINDOW + 1,
+            3 * WINDOW + 17,
+        ];
+        for offset in [0, 1, 4095, 4096, WINDOW - 1, WINDOW, WINDOW + 4097] {
+            for len in edges {
+                for gap in [0, 1, 5000, MAX_GAP_BYTES, MAX_GAP_BYTES + 1, 2 * WINDOW] {
+                    let runs = runs(&[
+                        (0, offset, len),
+                        (0, offset + len + gap, len),
+                        (1, offset, 3),
+                    ]);
+                    let files = [(FileWay::Direct, 1 << 30), (FileWay::Direct, offset + 3)];
+                    for residency in [Residency::Cold, Residency::Hot, Residency::Mixed] {
+                        let plan = fills(&runs, 3, &files, &shape(), &|_, _, _| residency);
+                        check(&runs, &plan);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_partly_resident_window_is_divided_by_residency() {
+        let runs = runs(&[(0, 0, WINDOW)]);
+        let files = [(FileWay::Direct, WINDOW)];
+        let hot = |_file, offset, len| match (offset, len) {
+            (0, WINDOW) => Residency::Mixed,
+            (offset, _) if (RESIDENCY_PART_BYTES..3 * RESIDENCY_PART_BYTES).contains(&offset) => {
+                Residency::Hot
+            }
+            _ => Residency::Cold,
+        };
+        let plan = fills(&runs, 1, &files, &shape(), &hot);
+        check(&runs, &plan);
+        let routes: Vec<_> = plan
+            .fills
+            .iter()
+            .map(|fill| (fill.route, fill.len))
+            .collect();
+        let part = small(RESIDENCY_PART_BYTES);
+        assert_eq!(
+            routes,
+            [
+                (Route::Direct, part),
+                (Route::Cached, 2 * part),
+                (Route::Direct, part)
+            ]
+        );
+    }
+
+    #[test]
+    fn the_last_block_expects_no_more_than_the_file_has() {
+        let runs = runs(&[(0, 4096, 10)]);
+        let plan = fills(
+            &runs,
+            1,
+            &[(FileWay::Direct, 4106)],
+            &shape(),
+            &|_, _, _| Residency::Cold,
+        );
+        assert_eq!((plan.fills[0].len, plan.fills[0].expected), (4096, 10));
+    }
+}

@@ -1,0 +1,215 @@
+//! What one open file can do: direct I/O and its alignment, what of it is in the page cache.
+//! Asked per file, never per host.
+//!
+//! unsafe: calls `cachestat` and a probe read, which rustix does not wrap.
+#![expect(unsafe_code, reason = "raw system calls that have no safe wrapper")]
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+
+use super::FileObject;
+use crate::error::{Error, Result};
+use crate::sys::memory::{PAGE_BYTES, Region};
+
+/// Direct I/O on one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DirectIo {
+    /// Possible, with offsets, lengths and addresses in multiples of this, bytes.
+    Aligned(u32),
+    /// The file lives in memory (tmpfs, ramfs): there is nothing to be direct about.
+    InMemory,
+    /// Not possible, for this reason.
+    Refused(&'static str),
+}
+
+/// A file, opened for a source, and what was found about it.
+#[derive(Clone, Debug)]
+pub struct Probed {
+    /// For [`Source::add_object`](crate::source::Source::add_object).
+    pub object: FileObject,
+    /// Its direct I/O.
+    pub direct_io: DirectIo,
+}
+
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const RAMFS_MAGIC: i64 = 0x8584_58f6;
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+
+/// Looks at an open file and opens it a second time for direct I/O, through
+/// `/proc/self/fd`, so that it is the same file whatever its path names by now.
+///
+/// # Errors
+/// Out of descriptors. A file without direct I/O is no error.
+pub fn probe(file: &impl AsFd) -> Result<Probed> {
+    let buffered = file.as_fd().try_clone_to_owned().map_err(too_many_files)?;
+    let buffered = Arc::new(buffered);
+    let none = |direct_io| {
+        Ok(Probed {
+            object: FileObject {
+                direct: None,
+                buffered: Arc::clone(&buffered),
+            },
+            direct_io,
+        })
+    };
+    if let Ok(stat) = rustix::fs::fstatfs(file)
+        && matches!(
+            i64::from(stat.f_type),
+            TMPFS_MAGIC | RAMFS_MAGIC | HUGETLBFS_MAGIC
+        )
+    {
+        return none(DirectIo::InMemory);
+    }
+    // fs-verity checks bytes on their way into the page cache; direct reads would miss it.
+    let vouched = match rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
+        Ok(stat)
+            if stat
+                .stx_attributes
+                .contains(rustix::fs::StatxAttributes::VERITY) =>
+        {
+            return none(DirectIo::Refused("fs-verity file"));
+        }
+        Ok(stat) if StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN) => {
+            if stat.stx_dio_offset_align == 0 {
+                return none(DirectIo::Refused(
+                    "the file system offers no direct I/O for it",
+                ));
+            }
+            Some(stat.stx_dio_offset_align.max(stat.stx_dio_mem_align))
+        }
+        _ => None,
+    };
+    if vouched
+        .is_some_and(|alignment| u64::from(alignment) > PAGE_BYTES || !alignment.is_power_of_two())
+    {
+        return none(DirectIo::Refused("its alignment is larger than a page"));
+    }
+    let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let direct = match rustix::fs::open(path.as_str(), flags, Mode::empty()) {
+        Ok(direct) => direct,
+        Err(rustix::io::Errno::INVAL) => {
+            return none(DirectIo::Refused("O_DIRECT is refused at open"));
+        }
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {
+            return none(DirectIo::Refused("/proc is not mounted"));
+        }
+        Err(errno @ (rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)) => {
+            return Err(too_many_files(errno.into()));
+        }
+        Err(_other) => return none(DirectIo::Refused("it cannot be opened a second time")),
+    };
+    // Some file systems accept the open and refuse the read: ask with one block where the
+    // kernel did not vouch for it.
+    if vouched.is_none() && !reads_direct(&direct)? {
+        return none(DirectIo::Refused("O_DIRECT is refused at the first read"));
+    }
+    Ok(Probed {
+        object: FileObject {
+            direct: Some(Arc::new(direct)),
+            buffered: Arc::clone(&buffered),
+        },
+        direct_io: DirectIo::Aligned(vouched.unwrap_or(4096)),
+    })
+}
+
+/// A file that is not read: known, but not looked at.
+///
+/// # Errors
+/// Out of descriptors.
+pub fn unused(file: &impl AsFd) -> Result<Probed> {
+    let buffered = Arc::new(file.as_fd().try_clone_to_owned().map_err(too_many_files)?);
+    Ok(Probed {
+        object: FileObject {
+            direct: None,
+            buffered,
+        },
+        direct_io: DirectIo::InMemory,
+    })
+}
+
+fn too_many_files(cause: std::io::Error) -> Error {
+    Error::os("cannot open the file again for direct I/O", cause)
+        .remedy("raise the open-files limit (ulimit -n)")
+}
+
+fn reads_direct(file: &OwnedFd) -> Result<bool> {
+    let block = Region::anonymous(PAGE_BYTES, false)?;
+    // SAFETY: the region is this function's alone.
+    let read = unsafe { block.read_file(&[(0, PAGE_BYTES)], file, 0, false) };
+    Ok(read.is_ok())
+}
+
+/// How many bytes of a range are in the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residency {
+    /// None.
+    Cold,
+    /// All, or more than all (a rounded range).
+    Hot,
+    /// Some.
+    Mixed,
+    /// The kernel does not say (not one's own file, an old kernel, overlay): ask by reading.
+    Unknown,
+}
+
+#[repr(C)]
+struct CachestatRange {
+    offset: u64,
+    len: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Cachestat {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+/// `cachestat` (Linux 6.5), the same number on every architecture.
+const SYS_CACHESTAT: libc::c_long = 451;
+const OVERLAYFS_MAGIC: i64 = 0x794c_7630;
+
+/// Asks the page cache about `len_bytes` from `offset`.
+pub fn residency(file: &impl AsFd, offset: u64, len_bytes: u64) -> Residency {
+    if len_bytes == 0 {
+        return Residency::Hot;
+    }
+    let first = offset / PAGE_BYTES;
+    let last = (offset + len_bytes - 1) / PAGE_BYTES;
+    let pages = last - first + 1;
+    let mut range = CachestatRange {
+        offset: first * PAGE_BYTES,
+        len: pages * PAGE_BYTES,
+    };
+    let mut stat = Cachestat::default();
+    // SAFETY: both structs are the kernel's (include/uapi/linux/mman.h) and outlive the call.
+    let answer = unsafe {
+        libc::syscall(
+            SYS_CACHESTAT,
+            file.as_fd().as_raw_fd(),
+            &raw mut range,
+            &raw mut stat,
+            0,
+        )
+    };
+    if answer != 0 {
+        return Residency::Unknown;
+    }
+    match stat.cached {
+        // Overlay has no pages of its own: its zero says nothing of the layer below.
+        0 if on_overlay(file) => Residency::Unknown,
+        0 => Residency::Cold,
+        cached if cached >= pages => Residency::Hot,
+        _ => Residency::Mixed,
+    }
+}
+
+fn on_overlay(file: &impl AsFd) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|stat| i64::from(stat.f_type) == OVERLAYFS_MAGIC)
+}

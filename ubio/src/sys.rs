@@ -1,0 +1,4 @@
+//! The kernel's side: memory maps, residency, limits. All `unsafe` of the crate that is not
+//! named elsewhere lives under here.
+
+pub mod memory;

@@ -1,0 +1,199 @@
+//! Named host memory that outlives its maker: `/dev/shm/ubio.NAME`. It has no name until it
+//! is published, so a killed load leaves nothing, and its space is taken before the first
+//! byte is written, so a full `/dev/shm` is an error and never a SIGBUS.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::VramBuffer;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::memory::{PAGE_BYTES, Region, round_up};
+
+const FOLDER: &str = "/dev/shm";
+const PREFIX: &str = "ubio.";
+/// Longest name, bytes: file names end at 255, and a replacement needs a suffix.
+const MAX_NAME_BYTES: usize = 200;
+/// What one thread takes of the reservation at a time.
+const RESERVE_BYTES: u64 = 64 << 20;
+
+/// Where the memory of that name is, or will be.
+///
+/// # Errors
+/// InvalidInput: empty, too long, or with characters a file name cannot safely have.
+pub fn path_of(name: &str) -> Result<PathBuf> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '+' | '@');
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(legal) {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!("{name:?} is no name for shared memory"),
+        )
+        .remedy("use up to 200 letters, digits and . - _ + @"));
+    }
+    Ok(Path::new(FOLDER).join(format!("{PREFIX}{name}")))
+}
+
+/// Memory that will get a name.
+#[derive(Debug)]
+pub struct NamedBuffer {
+    file: OwnedFd,
+    path: PathBuf,
+    len_bytes: u64,
+    region: Arc<Region>,
+}
+
+impl NamedBuffer {
+    /// Takes `len_bytes` of shared memory for `name`. Nothing is visible under the name
+    /// before [`publish`](Self::publish).
+    ///
+    /// # Errors
+    /// InvalidInput (the name), NoSpace (`/dev/shm` is full or too small), Permission.
+    pub fn create(name: &str, len_bytes: u64) -> Result<Self> {
+        let path = path_of(name)?;
+        let at_folder = |error: Error| error.at(FOLDER);
+        remove_left_over(&path);
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let file =
+            rustix::fs::open(FOLDER, flags, Mode::from_raw_mode(0o644)).map_err(|errno| {
+                at_folder(
+                    Error::os("cannot make shared memory", errno)
+                        .remedy("mount a writable tmpfs on /dev/shm"),
+                )
+            })?;
+        let mapped = round_up(len_bytes.max(1), PAGE_BYTES);
+        check_space(&file, mapped).map_err(at_folder)?;
+        rustix::fs::ftruncate(&file, mapped).map_err(|errno| {
+            at_folder(
+                Error::os(
+                    format!("cannot size shared memory to {mapped} bytes"),
+                    errno,
+                )
+                .remedy("raise the file-size limit (ulimit -f)"),
+            )
+        })?;
+        let region = Arc::new(Region::of_file(&file, mapped, true, true).map_err(at_folder)?);
+        reserve(&region).map_err(at_folder)?;
+        Ok(Self {
+            file,
+            path,
+            len_bytes,
+            region,
+        })
+    }
+
+    /// The memory, for a load.
+    pub fn buffer(&self) -> VramBuffer {
+        VramBuffer::Host(Arc::clone(&self.region))
+    }
+
+    /// Gives the memory its name, in place of what had it before; readers of that keep it.
+    ///
+    /// # Errors
+    /// Permission, or another's file that cannot be replaced.
+    pub fn publish(self) -> Result<PathBuf> {
+        let fail =
+            |errno: Errno| Error::os("cannot publish the shared memory", errno).at(&self.path);
+        rustix::fs::ftruncate(&self.file, self.len_bytes).map_err(fail)?;
+        let source = format!("/proc/self/fd/{}", self.file.as_fd().as_raw_fd());
+        let link =
+            |to: &Path| rustix::fs::linkat(CWD, source.as_str(), CWD, to, AtFlags::SYMLINK_FOLLOW);
+        match link(&self.path) {
+            Ok(()) => return Ok(self.path),
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(fail(errno)),
+        }
+        for attempt in 0..1000u32 {
+            let beside = left_over_name(&self.path, std::process::id(), attempt);
+            match link(&beside) {
+                Ok(()) => {
+                    return rustix::fs::rename(&beside, &self.path)
+                        .map(|()| self.path.clone())
+                        .map_err(|errno| {
+                            let _gone = rustix::fs::unlink(&beside);
+                            fail(errno)
+                        });
+                }
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(fail(errno)),
+            }
+        }
+        Err(fail(Errno::EXIST))
+    }
+}
+
+fn left_over_name(path: &Path, pid: u32, attempt: u32) -> PathBuf {
+    let name = path.file_name().expect("made by path_of").to_string_lossy();
+    path.with_file_name(format!(".{name}.{pid}.{attempt}"))
+}
+
+/// Removes what a replacement that was killed between its two steps left behind.
+fn remove_left_over(path: &Path) {
+    let name = path.file_name().expect("made by path_of").to_string_lossy();
+    let prefix = format!(".{name}.");
+    let Ok(entries) = std::fs::read_dir(FOLDER) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let file_name = entry.file_name();
+        let Some(rest) = file_name
+            .to_str()
+            .and_then(|name| name.strip_prefix(&prefix))
+        else {
+            continue;
+        };
+        let mut parts = rest.split('.');
+        let (Some(pid), Some(attempt), None) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
+        let dead = pid
+            .parse::<u32>()
+            .is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+        if dead && attempt.parse::<u32>().is_ok() {
+            let _raced = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn check_space(file: &OwnedFd, len_bytes: u64) -> Result<()> {
+    let stat = rustix::fs::fstatvfs(file)
+        .map_err(|errno| Error::os("cannot ask for the free space", errno))?;
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    // A tmpfs without a limit says that it has no blocks at all.
+    if stat.f_blocks > 0 && free < len_bytes {
+        return Err(Error::new(
+            ErrorKind::NoSpace,
+            format!("{len_bytes} bytes are needed, {free} are free"),
+        )
+        .remedy(
+            "remove files there (ls -l /dev/shm) or mount it larger (mount -o remount,size=…)",
+        ));
+    }
+    Ok(())
+}
+
+/// Faults all of it in, from several threads: after this no write to it can fail.
+fn reserve(region: &Region) -> Result<()> {
+    let next = std::sync::atomic::AtomicU64::new(0);
+    let one = || {
+        loop {
+            let at = next.fetch_add(RESERVE_BYTES, std::sync::atomic::Ordering::Relaxed);
+            if at >= region.len_bytes() {
+                return Ok(());
+            }
+            region.populate_or_fail(at, RESERVE_BYTES.min(region.len_bytes() - at))?;
+        }
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..crate::topology::cores().min(8))
+            .map(|_| scope.spawn(one))
+            .collect();
+        let mine = one();
+        others
+            .into_iter()
+            .map(|thread| thread.join().expect("reserving does not panic"))
+            .fold(mine, |so_far, result| so_far.and(result))
+    })
+}

@@ -1,0 +1,374 @@
+//! The copy workers: flush windows, fault destinations in, copy from the page cache, zero.
+//! At most cores − 1 of them, fed by one queue; the ring thread takes a job itself when it
+//! has nothing else to do. They decide nothing.
+//!
+//! unsafe: jobs touch window and destination memory through raw pointers.
+#![expect(
+    unsafe_code,
+    reason = "jobs run raw copies whose exclusivity their maker promised"
+)]
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_queue::ArrayQueue;
+use ubio_core::{FillError, FillErrorKind, Nanos, StreamPlan};
+
+use crate::error::{Error, Result};
+use crate::source::Waker;
+use crate::sys::memory::Region;
+
+/// What a job does.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Copies the pieces of `plan.fills[fill]` from a window to their destinations.
+    Flush {
+        window: Arc<Region>,
+        window_offset: u64,
+        to: Arc<Region>,
+        plan: Arc<StreamPlan>,
+        fill: u32,
+    },
+    /// Copies the same pieces back from their destinations into a window.
+    Gather {
+        window: Arc<Region>,
+        window_offset: u64,
+        from: Arc<Region>,
+        plan: Arc<StreamPlan>,
+        fill: u32,
+    },
+    /// Reads the pieces of `plan.fills[fill]` from a file to their destinations, through
+    /// the page cache; with `resident_only` nothing that is not in it.
+    ReadScatter {
+        file: Arc<OwnedFd>,
+        resident_only: bool,
+        to: Arc<Region>,
+        plan: Arc<StreamPlan>,
+        fill: u32,
+    },
+    /// Reads one run from a file, by one call: it may come back short.
+    ReadRun {
+        file: Arc<OwnedFd>,
+        resident_only: bool,
+        file_offset: u64,
+        to: Arc<Region>,
+        offset: u64,
+        len: u32,
+    },
+    /// Faults a range in.
+    Populate {
+        region: Arc<Region>,
+        offset: u64,
+        len_bytes: u64,
+    },
+    /// Zeroes a range.
+    Zero {
+        region: Arc<Region>,
+        offset: u64,
+        len_bytes: u64,
+    },
+}
+
+/// One unit of work, and where to say that it is done.
+#[derive(Debug)]
+pub(crate) struct Job {
+    work: Work,
+    id: u64,
+    done: Arc<DoneQueue>,
+}
+
+impl Job {
+    /// A job named `id`, reported to `done`.
+    ///
+    /// # Safety
+    /// From submit until its report nobody else touches the memory the work writes, and
+    /// nobody writes the memory it reads.
+    pub(crate) unsafe fn new(work: Work, id: u64, done: &Arc<DoneQueue>) -> Self {
+        Self {
+            work,
+            id,
+            done: Arc::clone(done),
+        }
+    }
+
+    fn run(self) {
+        let result = self.work.run();
+        self.done.push(self.id, result);
+    }
+}
+
+/// What came of a job: bytes moved, or why not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Done {
+    pub(crate) id: u64,
+    pub(crate) result: Result<u32, FillError>,
+}
+
+/// Reports of finished jobs, for one owner.
+#[derive(Debug)]
+pub(crate) struct DoneQueue {
+    queue: ArrayQueue<Done>,
+    waker: Waker,
+}
+
+impl DoneQueue {
+    /// For at most `capacity` jobs under way.
+    pub(crate) fn new(capacity: usize, waker: Waker) -> Arc<Self> {
+        Arc::new(Self {
+            queue: ArrayQueue::new(capacity.max(1)),
+            waker,
+        })
+    }
+
+    /// Reports a job.
+    pub(crate) fn push(&self, id: u64, result: Result<u32, FillError>) {
+        let pushed = self.queue.push(Done { id, result });
+        assert!(
+            pushed.is_ok(),
+            "a done queue holds every job that can be under way"
+        );
+        self.waker.wake();
+    }
+
+    pub(crate) fn pop(&self) -> Option<Done> {
+        self.queue.pop()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
+fn error(kind: FillErrorKind, cause: &std::io::Error) -> FillError {
+    FillError {
+        kind,
+        code: cause.raw_os_error().unwrap_or(libc::EIO),
+    }
+}
+
+/// Which retry rule an errno of a read falls under.
+pub(crate) fn read_error(cause: &std::io::Error, resident_only: bool) -> FillError {
+    let kind = match cause.raw_os_error() {
+        Some(libc::EAGAIN | libc::EOPNOTSUPP) if resident_only => FillErrorKind::NotResident,
+        Some(libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::EBUSY) => FillErrorKind::Transient {
+            delay: Nanos(1_000_000),
+        },
+        Some(libc::EIO | libc::EREMOTEIO | libc::ETIMEDOUT | libc::EILSEQ) => FillErrorKind::Device,
+        _ => FillErrorKind::Fatal,
+    };
+    error(kind, cause)
+}
+
+impl Work {
+    fn run(&self) -> Result<u32, FillError> {
+        match self {
+            Self::Flush {
+                window,
+                window_offset,
+                to,
+                plan,
+                fill,
+            } => {
+                let fill = &plan.fills[*fill as usize];
+                for piece in &plan.pieces[fill.pieces.start as usize..fill.pieces.end as usize] {
+                    let from = window_offset + u64::from(piece.fill_offset);
+                    // SAFETY: promised by the job's maker; a window is no destination.
+                    unsafe { to.copy_from(piece.destination, window, from, piece.len.into()) };
+                }
+                Ok(fill.expected)
+            }
+            Self::Gather {
+                window,
+                window_offset,
+                from,
+                plan,
+                fill,
+            } => {
+                let fill = &plan.fills[*fill as usize];
+                for piece in &plan.pieces[fill.pieces.start as usize..fill.pieces.end as usize] {
+                    let to = window_offset + u64::from(piece.fill_offset);
+                    // SAFETY: promised by the job's maker; a window is no destination.
+                    unsafe { window.copy_from(to, from, piece.destination, piece.len.into()) };
+                }
+                Ok(fill.expected)
+            }
+            Self::ReadScatter {
+                file,
+                resident_only,
+                to,
+                plan,
+                fill,
+            } => read_scatter(file, *resident_only, to, plan, *fill),
+            Self::ReadRun {
+                file,
+                resident_only,
+                file_offset,
+                to,
+                offset,
+                len,
+            } => {
+                let range = (*offset, u64::from(*len));
+                // SAFETY: promised by the job's maker.
+                let read = unsafe { to.read_file(&[range], file, *file_offset, *resident_only) };
+                match read {
+                    // Nothing more in the page cache, rather than nothing more in the file.
+                    Ok(bytes) if *resident_only && bytes < u64::from(*len) => Err(FillError {
+                        kind: FillErrorKind::NotResident,
+                        code: 0,
+                    }),
+                    Ok(bytes) => Ok(u32::try_from(bytes).expect("at most what was asked")),
+                    Err(cause) => Err(read_error(&cause, *resident_only)),
+                }
+            }
+            Self::Populate {
+                region,
+                offset,
+                len_bytes,
+            } => region
+                .populate(*offset, *len_bytes)
+                .map(|()| 0)
+                .map_err(|cause| {
+                    let code = std::error::Error::source(&cause)
+                        .and_then(|cause| cause.downcast_ref::<std::io::Error>())
+                        .and_then(std::io::Error::raw_os_error);
+                    FillError {
+                        kind: FillErrorKind::Destination,
+                        code: code.unwrap_or(libc::ENOMEM),
+                    }
+                }),
+            Self::Zero {
+                region,
+                offset,
+                len_bytes,
+            } => {
+                // SAFETY: promised by the job's maker.
+                unsafe { region.zero(*offset, *len_bytes) };
+                Ok(0)
+            }
+        }
+    }
+}
+
+/// Reads a fill's pieces to their places: neighbours in the file as one call.
+fn read_scatter(
+    file: &Arc<OwnedFd>,
+    resident_only: bool,
+    to: &Region,
+    plan: &StreamPlan,
+    fill: u32,
+) -> Result<u32, FillError> {
+    const BATCH: usize = 64;
+    let fill = &plan.fills[fill as usize];
+    let pieces = &plan.pieces[fill.pieces.start as usize..fill.pieces.end as usize];
+    let mut next = 0;
+    while next < pieces.len() {
+        let mut ranges = [(0u64, 0u64); BATCH];
+        let mut count = 0;
+        let start = u64::from(pieces[next].fill_offset);
+        let mut end = start;
+        while next < pieces.len() && count < BATCH && u64::from(pieces[next].fill_offset) == end {
+            ranges[count] = (pieces[next].destination, pieces[next].len.into());
+            end += u64::from(pieces[next].len);
+            count += 1;
+            next += 1;
+        }
+        let mut at = start;
+        let mut first = 0;
+        while first < count {
+            // SAFETY: promised by the job's maker.
+            let read = unsafe {
+                to.read_file(&ranges[first..count], file, fill.offset + at, resident_only)
+            };
+            let mut bytes = match read {
+                Ok(0) => {
+                    return Err(FillError {
+                        kind: FillErrorKind::Truncated,
+                        code: 0,
+                    });
+                }
+                Ok(bytes) => bytes,
+                Err(cause) => return Err(read_error(&cause, resident_only)),
+            };
+            at += bytes;
+            while first < count && bytes >= ranges[first].1 {
+                bytes -= ranges[first].1;
+                first += 1;
+            }
+            if first < count {
+                ranges[first].0 += bytes;
+                ranges[first].1 -= bytes;
+            }
+        }
+    }
+    Ok(fill.expected)
+}
+
+/// The threads and their queue. Dropping it ends them after the jobs at hand.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    sender: Option<Sender<Job>>,
+    receiver: Receiver<Job>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Workers {
+    /// Starts `count` threads (at least 1) with room for `capacity` waiting jobs.
+    ///
+    /// # Errors
+    /// The kernel gives no thread.
+    pub(crate) fn start(name: &str, count: usize, capacity: usize) -> Result<Arc<Self>> {
+        let (sender, receiver) = bounded::<Job>(capacity.max(1));
+        let mut threads = Vec::with_capacity(count);
+        for index in 0..count.max(1) {
+            let jobs = receiver.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("{name}-{index}"))
+                .spawn(move || jobs.iter().for_each(Job::run))
+                .map_err(|cause| {
+                    Error::os("cannot start a copy worker", cause)
+                        .remedy("raise the limit of threads (ulimit -u)")
+                })?;
+            threads.push(thread);
+        }
+        Ok(Arc::new(Self {
+            sender: Some(sender),
+            receiver,
+            threads,
+        }))
+    }
+
+    /// Queues a job. Blocks only if more jobs wait than the capacity, which its makers'
+    /// own bounds rule out.
+    pub(crate) fn submit(&self, job: Job) {
+        let sender = self.sender.as_ref().expect("there until drop");
+        sender.send(job).expect("this holds a receiver itself");
+    }
+
+    /// Runs one waiting job on the calling thread; `false` if none waits.
+    pub(crate) fn help(&self) -> bool {
+        match self.receiver.try_recv() {
+            Ok(job) => {
+                job.run();
+                true
+            }
+            Err(_none) => false,
+        }
+    }
+
+    /// How many threads there are.
+    pub(crate) fn count(&self) -> usize {
+        self.threads.len()
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.sender = None;
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has said so already.
+            let _panicked = thread.join();
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -25,20 +26,15 @@ enum Which {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// The same through one 8 MiB buffer that is used again and again
-    ReadThrough {
-        /// Files to read, one after the other
+    /// The floor for all that fill memory of their own: fault it in on every core, then copy
+    /// the files from the page cache on every core, and nothing else
+    Floor {
+        /// Files that are in the page cache
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
     /// Touch that much memory and give it back: every contender then finds the same state
     Primer {
-        /// How much
-        #[arg(long)]
-        bytes: u64,
-    },
-    /// Only fault in fresh memory of that size: a floor for all that fill memory of their own
-    Fault {
         /// How much
         #[arg(long)]
         bytes: u64,
@@ -53,13 +49,8 @@ const PAGE_BYTES: usize = 4096;
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.which {
         Which::BufferedRead { files } => buffered_read(files)?,
-        Which::ReadThrough { files } => read_through(files)?,
+        Which::Floor { files } => floor(files)?,
         Which::Primer { bytes } => drop(touched(*bytes)?),
-        Which::Fault { bytes } => {
-            let started = Instant::now();
-            let memory = touched(*bytes)?;
-            say(started, memory.len());
-        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -67,10 +58,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 /// Fresh memory with one byte written in every page.
 fn touched(bytes: u64) -> Result<Vec<u8>> {
     let mut memory = vec![0; usize::try_from(bytes).context("too large for this machine")?];
+    touch(&mut memory);
+    Ok(std::hint::black_box(memory))
+}
+
+/// Writes one byte of every page.
+fn touch(memory: &mut [u8]) {
     for page in memory.chunks_mut(PAGE_BYTES) {
         page[0] = std::hint::black_box(1);
     }
-    Ok(std::hint::black_box(memory))
 }
 
 fn buffered_read(files: &[PathBuf]) -> Result<()> {
@@ -93,21 +89,47 @@ fn buffered_read(files: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-fn read_through(files: &[PathBuf]) -> Result<()> {
+fn floor(files: &[PathBuf]) -> Result<()> {
     let started = Instant::now();
-    let mut buffer = vec![0; PIECE_BYTES];
-    let mut total = 0;
-    for path in files {
-        let mut file = open(path)?;
-        loop {
-            let length = file.read(&mut buffer)?;
-            if length == 0 {
-                break;
-            }
-            total += length;
+    let total: u64 = files.iter().map(size).sum::<Result<u64>>()?;
+    let mut memory = vec![0; usize::try_from(total)?];
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let share = memory.len().div_ceil(cores).max(1);
+    std::thread::scope(|scope| {
+        for part in memory.chunks_mut(share) {
+            scope.spawn(|| touch(part));
         }
+    });
+    // Every piece of every file with its place; dealt out in turn.
+    let mut shares: Vec<Vec<(File, u64, &mut [u8])>> = (0..cores).map(|_| Vec::new()).collect();
+    let mut rest = &mut memory[..];
+    for path in files {
+        let file = open(path)?;
+        let (mine, others) = rest.split_at_mut(usize::try_from(size(path)?)?);
+        for (number, piece) in mine.chunks_mut(PIECE_BYTES).enumerate() {
+            let offset = (number * PIECE_BYTES) as u64;
+            shares[number % cores].push((file.try_clone()?, offset, piece));
+        }
+        rest = others;
     }
-    say(started, total);
+    std::thread::scope(|scope| {
+        let copy = |pieces: Vec<(File, u64, &mut [u8])>| -> std::io::Result<()> {
+            pieces
+                .into_iter()
+                .try_for_each(|(file, at, piece)| file.read_exact_at(piece, at))
+        };
+        let workers: Vec<_> = shares
+            .into_iter()
+            .map(|pieces| scope.spawn(move || copy(pieces)))
+            .collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| match worker.join() {
+                Ok(copied) => copied.context("a file is shorter than it was"),
+                Err(_) => anyhow::bail!("a copying thread died"),
+            })
+    })?;
+    say(started, std::hint::black_box(memory).len());
     Ok(())
 }
 

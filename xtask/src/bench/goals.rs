@@ -1,6 +1,6 @@
 //! What the engine has to reach, and whether these samples show it.
 
-use super::roster::{BUFFERED, OURS, Sample};
+use super::roster::{BUFFERED, FLOOR, OURS, Sample};
 use super::rounds::{Results, Row, State};
 use super::stats::{self, Ratio};
 
@@ -33,6 +33,7 @@ pub(crate) fn standings(results: &Results) -> Vec<Standing> {
         }
         State::Warm => {
             compare(ours, results.row(BUFFERED), 1.0);
+            compare(ours, results.row(FLOOR), 0.95);
             let touched = results.row("safetensors mmap, touched");
             compare(results.row("ubcp --via map"), touched, 1.0);
         }
@@ -67,7 +68,7 @@ pub(crate) fn standings(results: &Results) -> Vec<Standing> {
 
 /// Somebody else's loader.
 pub(crate) fn is_peer(row: &Row) -> bool {
-    !row.is_fio && !row.name.starts_with("ubcp") && row.name != BUFFERED
+    !row.is_fio && !row.name.starts_with("ubcp") && ![BUFFERED, FLOOR].contains(&row.name.as_str())
 }
 
 /// The ratio of the rates, over pairs of the same round.

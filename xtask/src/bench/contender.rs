@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use memmap2::{Advice, MmapMut};
 
 use crate::repo;
 
@@ -29,6 +30,9 @@ enum Which {
     /// The floor for all that fill memory of their own: fault it in on every core, then copy
     /// the files from the page cache on every core, and nothing else
     Floor {
+        /// Ask for transparent huge pages
+        #[arg(long)]
+        huge: bool,
         /// Files that are in the page cache
         #[arg(required = true)]
         files: Vec<PathBuf>,
@@ -49,7 +53,7 @@ const PAGE_BYTES: usize = 4096;
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.which {
         Which::BufferedRead { files } => buffered_read(files)?,
-        Which::Floor { files } => floor(files)?,
+        Which::Floor { huge, files } => floor(files, *huge)?,
         Which::Primer { bytes } => drop(touched(*bytes)?),
     }
     Ok(ExitCode::SUCCESS)
@@ -89,15 +93,20 @@ fn buffered_read(files: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-fn floor(files: &[PathBuf]) -> Result<()> {
+fn floor(files: &[PathBuf], huge: bool) -> Result<()> {
     let started = Instant::now();
     let total: u64 = files.iter().map(size).sum::<Result<u64>>()?;
-    let mut memory = vec![0; usize::try_from(total)?];
+    let mut memory = MmapMut::map_anon(usize::try_from(total)?)?;
+    if huge {
+        memory.advise(Advice::HugePage)?;
+    }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let share = memory.len().div_ceil(cores).max(1);
+    // Whole huge pages for each core.
+    let share = memory.len().div_ceil(cores).next_multiple_of(2 << 20);
     std::thread::scope(|scope| {
-        for part in memory.chunks_mut(share) {
-            scope.spawn(|| touch(part));
+        for from in (0..memory.len()).step_by(share) {
+            let (memory, length) = (&memory, share.min(memory.len() - from));
+            scope.spawn(move || memory.advise_range(Advice::PopulateWrite, from, length));
         }
     });
     // Every piece of every file with its place; dealt out in turn.

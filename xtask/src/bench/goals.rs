@@ -1,6 +1,6 @@
 //! What the engine has to reach, and whether these samples show it.
 
-use super::roster::{BUFFERED, FLOOR, OURS, Sample};
+use super::roster::{BUFFERED, FLOORS, OURS, Sample};
 use super::rounds::{Results, Row, State};
 use super::stats::{self, Ratio};
 
@@ -32,8 +32,9 @@ pub(crate) fn standings(results: &Results) -> Vec<Standing> {
             compare(ours, results.row("ubcp --via in-place"), 1.0);
         }
         State::Warm => {
+            let floors = results.rows.iter().filter(|row| is_floor(row));
             compare(ours, results.row(BUFFERED), 1.0);
-            compare(ours, results.row(FLOOR), 0.95);
+            compare(ours, fastest(floors), 0.95);
             let touched = results.row("safetensors mmap, touched");
             compare(results.row("ubcp --via map"), touched, 1.0);
         }
@@ -47,11 +48,12 @@ pub(crate) fn standings(results: &Results) -> Vec<Standing> {
         compare(ours, Some(peer), if level { 1.0 } else { 1.3 });
     }
     if results.state == State::Cold {
-        let runai = results
-            .rows
-            .iter()
-            .filter(|row| row.name.starts_with("runai"));
-        let best = runai.max_by(|a, b| a.median(Sample::rate).total_cmp(&b.median(Sample::rate)));
+        let best = fastest(
+            results
+                .rows
+                .iter()
+                .filter(|row| row.name.starts_with("runai")),
+        );
         if let (Some(ours), Some(best)) = (ours, best) {
             let pairs = Results::pairs(best, ours, Sample::cpu_s_per_gib);
             let what = format!("CPU of {} against {OURS}", best.name);
@@ -67,8 +69,17 @@ pub(crate) fn standings(results: &Results) -> Vec<Standing> {
 }
 
 /// Somebody else's loader.
-pub(crate) fn is_peer(row: &Row) -> bool {
-    !row.is_fio && !row.name.starts_with("ubcp") && ![BUFFERED, FLOOR].contains(&row.name.as_str())
+fn is_peer(row: &Row) -> bool {
+    !row.is_fio && !row.name.starts_with("ubcp") && row.name != BUFFERED && !is_floor(row)
+}
+
+fn is_floor(row: &Row) -> bool {
+    FLOORS.iter().any(|(name, _)| *name == row.name)
+}
+
+fn fastest<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {
+    rows.filter(|row| row.samples.iter().any(Option::is_some))
+        .max_by(|a, b| a.median(Sample::rate).total_cmp(&b.median(Sample::rate)))
 }
 
 /// The ratio of the rates, over pairs of the same round.

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use self::roster::{BUFFERED, Contender, FLOOR, How, Subject, UBCP_COLD, UBCP_WARM};
+use self::roster::{BUFFERED, Contender, FLOORS, How, Subject, UBCP_COLD, UBCP_WARM};
 use self::rounds::{Plan, State};
 use crate::{cache, fio, model, ubcp};
 
@@ -172,9 +172,12 @@ fn plan(args: &Args, state: State, subject: &Subject, peers: &peers::Peers) -> R
         .iter()
         .map(|(name, options)| Contender::new(*name, How::Ubcp(options)))
         .collect();
-    contenders.push(Contender::new(BUFFERED, How::Own("buffered-read")));
+    contenders.push(Contender::new(BUFFERED, How::Own(&["buffered-read"])));
     if state == State::Warm {
-        contenders.push(Contender::new(FLOOR, How::Own("floor")));
+        let floors = FLOORS
+            .iter()
+            .map(|(name, words)| Contender::new(*name, How::Own(words)));
+        contenders.extend(floors);
     }
     contenders.extend(peers.contenders.iter().cloned());
     contenders.retain(|contender| args.wants(&contender.name));

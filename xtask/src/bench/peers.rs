@@ -70,7 +70,7 @@ impl Peers {
             .iter()
             .map(|(name, options)| Contender::new(*name, How::Ubcp(options)))
             .collect();
-        contenders.push(Contender::new(BUFFERED, How::Own("buffered-read")));
+        contenders.push(Contender::new(BUFFERED, How::Own(&["buffered-read"])));
         contenders.extend(loaders.iter().cloned());
         Some(Plan {
             title: format!("{state}, GGUF"),

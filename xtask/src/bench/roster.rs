@@ -43,8 +43,8 @@ impl Sample {
 pub(crate) enum How {
     Fio(fio::Config),
     Ubcp(&'static [&'static str]),
-    /// A subcommand of `xtask contender`.
-    Own(&'static str),
+    /// A subcommand of `xtask contender`, and its options.
+    Own(&'static [&'static str]),
     /// A program that prints one JSON line, as `benches/peers/common.py` describes it.
     Peer {
         program: PathBuf,
@@ -109,8 +109,11 @@ pub(crate) const OURS: &str = "ubcp --via auto";
 /// Plain buffered reads into fresh memory.
 pub(crate) const BUFFERED: &str = "buffered read, fresh memory";
 
-/// The least that filling memory of one's own takes here, on 4 KiB pages.
-pub(crate) const FLOOR: &str = "floor: fault in, then copy, on all cores";
+/// The least that filling memory of one's own takes here, on either size of page.
+pub(crate) const FLOORS: [(&str, &[&str]); 2] = [
+    ("floor: fault in, then copy, on all cores", &["floor"]),
+    ("the same on transparent huge pages", &["floor", "--huge"]),
+];
 
 /// What is loaded, and with which `ubcp`.
 #[derive(Debug)]
@@ -177,8 +180,8 @@ pub(crate) fn sample(contender: &Contender, subject: &Subject) -> Result<Sample>
                 peak_rss_bytes: report.peak_rss_bytes,
             })
         }
-        How::Own(name) => {
-            let mut command = own(name)?;
+        How::Own(words) => {
+            let mut command = own(words)?;
             line_sample(command.args(&subject.files))
         }
         How::Peer {
@@ -200,9 +203,9 @@ pub(crate) fn sample(contender: &Contender, subject: &Subject) -> Result<Sample>
 }
 
 /// `xtask contender NAME`, as a process of its own.
-pub(crate) fn own(name: &str) -> Result<Command> {
+pub(crate) fn own(words: &[&str]) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("cannot find myself")?);
-    command.args(["contender", name]);
+    command.arg("contender").args(words);
     Ok(command)
 }
 
@@ -228,7 +231,7 @@ fn line_sample(command: &mut Command) -> Result<Sample> {
 
 /// Touches and frees memory in a process of its own.
 pub(crate) fn prime(bytes: u64) -> Result<()> {
-    let mut command = own("primer")?;
+    let mut command = own(&["primer"])?;
     command.args(["--bytes", &bytes.to_string()]);
     run::captured(&mut command).context("the primer failed")?;
     Ok(())

@@ -30,6 +30,7 @@
 //! | [`source`] | the joint for whatever fills windows; files |
 //! | [`vram`] | the joint for where bytes end; host memory, named shared memory |
 //! | [`window`] | what windows are made of |
+//! | [`map`] | the page cache itself as destination |
 //! | [`stats`], [`trace`] | what a load reports |
 //! | [`limits`] | bounds and defaults |
 
@@ -39,6 +40,7 @@ pub mod error;
 pub mod limits;
 pub mod load;
 
+pub mod map;
 mod plan;
 pub mod source;
 pub mod stats;

@@ -117,7 +117,7 @@ impl Error {
     pub fn os(what: impl Into<String>, errno: impl Into<std::io::Error>) -> Self {
         let cause: std::io::Error = errno.into();
         let kind = match cause.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => ErrorKind::Permission,
+            Some(libc::EPERM | libc::EACCES | libc::EROFS) => ErrorKind::Permission,
             Some(libc::ENOSPC | libc::ENOMEM | libc::EDQUOT | libc::EFBIG) => ErrorKind::NoSpace,
             Some(libc::EAGAIN | libc::EBUSY) => ErrorKind::Busy,
             Some(libc::ENOSYS | libc::EOPNOTSUPP) => ErrorKind::Unsupported,

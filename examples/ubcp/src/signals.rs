@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals as Incoming;
 
 use crate::exit::Failure;
@@ -33,6 +33,8 @@ impl Signals {
             published: false,
             received: None,
         }));
+        // Exceeding the file-size limit is to be an error like a full disk, not the end.
+        let _default_kept = signal_hook::flag::register(SIGXFSZ, Arc::default());
         if let Ok(incoming) = Incoming::new([SIGINT, SIGTERM]) {
             let main = std::thread::current();
             let shared = Arc::clone(&state);

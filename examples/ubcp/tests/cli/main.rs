@@ -3,6 +3,7 @@
 mod bad_input;
 mod interrupted;
 mod models;
+mod places;
 mod program;
 mod usage;
 mod ways;

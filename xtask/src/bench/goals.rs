@@ -1,0 +1,88 @@
+//! What the engine has to reach, and whether these samples show it.
+
+use super::roster::{BUFFERED, FLOORS, OURS, Sample};
+use super::rounds::{Results, Row, State};
+use super::stats::{self, Ratio};
+
+/// One goal and how it stands.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    pub(crate) what: String,
+    /// The rate's ratio has to reach this; a CPU ratio has to stay below (it is inverted).
+    pub(crate) goal: f64,
+    pub(crate) ratio: Ratio,
+}
+
+/// All goals that these contenders allow to judge.
+pub(crate) fn standings(results: &Results) -> Vec<Standing> {
+    let mut all = Vec::new();
+    let mut compare = |over: Option<&Row>, under: Option<&Row>, goal: f64| {
+        if let (Some(over), Some(under)) = (over, under) {
+            let what = format!("{} against {}", over.name, under.name);
+            all.extend(rate(results, over, under).map(|ratio| Standing { what, goal, ratio }));
+        }
+    };
+    let ours = results.row(OURS);
+    match results.state {
+        State::Cold => {
+            let fio = results.baseline().filter(|row| row.is_fio);
+            compare(results.row("ubcp --via ub"), fio, 0.97);
+            compare(results.row("ubcp --via in-place"), fio, 0.97);
+            compare(ours, results.row("ubcp --via ub"), 1.0);
+            compare(ours, results.row("ubcp --via in-place"), 1.0);
+        }
+        State::Warm => {
+            let floors = results.rows.iter().filter(|row| is_floor(row));
+            compare(ours, results.row(BUFFERED), 1.0);
+            compare(ours, fastest(floors), 0.95);
+            let touched = results.row("safetensors mmap, touched");
+            compare(results.row("ubcp --via map"), touched, 1.0);
+        }
+    }
+    for peer in results.rows.iter().filter(|row| is_peer(row)) {
+        let zero_copy = peer.name.contains("mmap");
+        if results.state == State::Warm && zero_copy {
+            continue;
+        }
+        let level = results.state == State::Cold && peer.name.starts_with("runai");
+        compare(ours, Some(peer), if level { 1.0 } else { 1.3 });
+    }
+    if results.state == State::Cold {
+        let best = fastest(
+            results
+                .rows
+                .iter()
+                .filter(|row| row.name.starts_with("runai")),
+        );
+        if let (Some(ours), Some(best)) = (ours, best) {
+            let pairs = Results::pairs(best, ours, Sample::cpu_s_per_gib);
+            let what = format!("CPU of {} against {OURS}", best.name);
+            let ratio = stats::ratio(&pairs, results.seed);
+            all.extend(ratio.map(|ratio| Standing {
+                what,
+                goal: 1.0,
+                ratio,
+            }));
+        }
+    }
+    all
+}
+
+/// Somebody else's loader.
+fn is_peer(row: &Row) -> bool {
+    !row.is_fio && !row.name.starts_with("ubcp") && row.name != BUFFERED && !is_floor(row)
+}
+
+fn is_floor(row: &Row) -> bool {
+    FLOORS.iter().any(|(name, _)| *name == row.name)
+}
+
+fn fastest<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {
+    rows.filter(|row| row.samples.iter().any(Option::is_some))
+        .max_by(|a, b| a.median(Sample::rate).total_cmp(&b.median(Sample::rate)))
+}
+
+/// The ratio of the rates, over pairs of the same round.
+pub(crate) fn rate(results: &Results, over: &Row, under: &Row) -> Option<Ratio> {
+    stats::ratio(&Results::pairs(over, under, Sample::rate), results.seed)
+}

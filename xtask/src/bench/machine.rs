@@ -1,0 +1,66 @@
+//! What these numbers were measured on, for the head of a report.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::{repo, run};
+
+/// One line: processor, cores, memory, kernel, file system.
+pub(crate) fn described() -> String {
+    let cpu = value_of("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown CPU".into());
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let memory = value_of("/proc/meminfo", "MemTotal").unwrap_or_default();
+    let gib = memory
+        .split(' ')
+        .next()
+        .and_then(|kib| kib.parse::<u64>().ok())
+        .unwrap_or(0)
+        >> 20;
+    let kernel = read("/proc/sys/kernel/osrelease");
+    let mut findmnt = Command::new("findmnt");
+    findmnt
+        .args(["--noheadings", "--output", "SOURCE,FSTYPE", "--target"])
+        .arg(repo::root());
+    let disk = run::captured(&mut findmnt)
+        .map(|f| f.stdout.split_whitespace().collect::<Vec<_>>().join(" "))
+        .unwrap_or_else(|_| "unknown disk".into());
+    format!("{cpu}, {cores} cores, {gib} GiB, Linux {kernel}, {disk}")
+}
+
+/// The day, in UTC.
+pub(crate) fn day() -> String {
+    run::captured(Command::new("date").args(["-u", "+%F"])).map_or_else(
+        |_| "unknown day".into(),
+        |finished| finished.stdout.trim().into(),
+    )
+}
+
+/// The commit that was measured, and whether there was more than that.
+pub(crate) fn commit() -> String {
+    let mut git = Command::new("git");
+    git.current_dir(repo::root())
+        .args(["describe", "--always", "--dirty"]);
+    run::captured(&mut git).map_or_else(
+        |_| "unknown commit".into(),
+        |finished| finished.stdout.trim().into(),
+    )
+}
+
+/// The command as it was typed.
+pub(crate) fn command() -> String {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    format!("cargo xtask {}", words.join(" "))
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    std::fs::read_to_string(path)
+        .unwrap_or_default()
+        .trim()
+        .to_string()
+}
+
+fn value_of(path: &str, key: &str) -> Option<String> {
+    let text = read(path);
+    let line = text.lines().find(|line| line.starts_with(key))?;
+    Some(line.split_once(':')?.1.trim().to_string())
+}

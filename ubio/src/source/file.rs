@@ -119,7 +119,7 @@ impl FileSource {
                 (Backend::Ring(Box::new(ring)), reader)
             }
             Err(reason) => {
-                let threads = Workers::start("ubio-read", READ_THREADS, depth)?;
+                let threads = Workers::start("ubio-read", READ_THREADS, depth + tickets)?;
                 (Backend::Threads(threads), Reader::Threads { reason })
             }
         };
@@ -335,6 +335,10 @@ impl Source for FileSource {
     }
 
     unsafe fn submit(&mut self, command: FillCommand) -> Result<(), FillCommand> {
+        // Whatever becomes of it, its report has to find room.
+        if self.jobs >= self.done.capacity() {
+            return Err(command);
+        }
         let Some(Some(file)) = self.objects.get(command.object.0 as usize) else {
             let error = FillError {
                 kind: FillErrorKind::Fatal,

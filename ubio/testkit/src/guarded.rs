@@ -2,7 +2,10 @@
 //! a byte too late shows. And known content: each byte a function of its offset.
 //!
 //! unsafe: reads and fills raw regions between operations.
-#![expect(unsafe_code, reason = "looks at memory that no operation uses at the moment")]
+#![expect(
+    unsafe_code,
+    reason = "looks at memory that no operation uses at the moment"
+)]
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,18 +18,29 @@ pub(crate) const POISON: u8 = 0xa5;
 /// Bytes of poison before and behind the usable part.
 pub(crate) const GUARD_BYTES: u64 = 64 << 10;
 
-/// The known content: the byte at `offset` of whatever was made with `seed`.
-pub fn byte_at(seed: u64, offset: u64) -> u8 {
-    let mut word = seed ^ (offset >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+/// The eight bytes of the known content at `8 * index`.
+fn word_at(seed: u64, index: u64) -> [u8; 8] {
+    let mut word = seed ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^= word >> 31;
-    word.to_le_bytes()[usize::from(offset.to_le_bytes()[0] & 7)]
+    (word ^ (word >> 31)).to_le_bytes()
 }
 
-/// `len` bytes of the known content from `offset` on.
-pub fn content(seed: u64, offset: u64, len: usize) -> Vec<u8> {
-    (offset..).take(len).map(|at| byte_at(seed, at)).collect()
+/// The known content: the byte at `offset` of whatever was made with `seed`.
+pub fn byte_at(seed: u64, offset: u64) -> u8 {
+    word_at(seed, offset >> 3)[usize::from(offset.to_le_bytes()[0] & 7)]
+}
+
+/// The bytes of the known content from `offset` on, for as long as `bytes` is.
+pub fn fill(bytes: &mut [u8], seed: u64, offset: u64) {
+    let skip = usize::from(offset.to_le_bytes()[0] & 7);
+    let (head, rest) = bytes.split_at_mut(((8 - skip) % 8).min(bytes.len()));
+    for (byte, at) in head.iter_mut().zip(offset..) {
+        *byte = byte_at(seed, at);
+    }
+    for (word, index) in rest.chunks_mut(8).zip(offset.div_ceil(8)..) {
+        word.copy_from_slice(&word_at(seed, index)[..word.len()]);
+    }
 }
 
 /// A poisoned region. Usable are the bytes between the guards; offsets are the region's.
@@ -56,6 +70,7 @@ impl Guarded {
         GUARD_BYTES..GUARD_BYTES + self.len_bytes
     }
 
+    /// What a range holds now.
     pub(crate) fn bytes(&self, range: Range<u64>) -> Vec<u8> {
         // SAFETY: the suites call this only while no operation may write the range.
         unsafe { self.region.bytes(range.start, range.end - range.start) }.to_vec()
@@ -80,10 +95,11 @@ impl Guarded {
         for range in touched {
             if at < range.start {
                 let bytes = self.bytes(at..range.start);
-                if let Some(wrong) = bytes.iter().position(|&byte| byte != POISON) {
+                if bytes != vec![POISON; bytes.len()] {
+                    let wrong = bytes.iter().position(|&byte| byte != POISON);
                     panic!(
                         "byte {} was written, and nothing asked for it (next target at {})",
-                        at + wrong as u64,
+                        at + wrong.expect("they differ") as u64,
                         range.start
                     );
                 }
@@ -96,7 +112,9 @@ impl Guarded {
 /// Fails with the place of the first difference.
 pub(crate) fn assert_same(found: &[u8], wanted: &[u8], what: &str) {
     assert_eq!(found.len(), wanted.len(), "{what}: lengths differ");
-    if let Some(at) = (0..found.len()).find(|&at| found[at] != wanted[at]) {
+    if found != wanted {
+        let differs = |&at: &usize| found[at] != wanted[at];
+        let at = (0..found.len()).find(differs).expect("they differ");
         panic!(
             "{what}: byte {at} is {:#04x}, should be {:#04x}",
             found[at], wanted[at]

@@ -19,7 +19,7 @@ pub mod cases;
 mod file;
 mod session;
 
-pub use crate::guarded::{byte_at, content};
+pub use crate::guarded::{byte_at, fill};
 pub use file::{Cache, FileFixture, Reading};
 
 /// What an object is to hold.
@@ -46,22 +46,27 @@ impl Shape {
         }
     }
 
-    /// The byte at `offset`.
-    #[must_use]
-    pub fn byte(&self, offset: u64) -> u8 {
-        if self.data.iter().any(|range| range.contains(&offset)) {
-            byte_at(self.seed, offset)
-        } else {
-            0
-        }
-    }
-
     /// The bytes that a read of `len` bytes from `offset` should bring: fewer at the end.
     #[must_use]
     pub fn bytes(&self, offset: u64, len: u64) -> Vec<u8> {
         let end = offset.saturating_add(len).min(self.len_bytes);
-        (offset..end).map(|at| self.byte(at)).collect()
+        let mut bytes = vec![0; size(end.saturating_sub(offset))];
+        for range in &self.data {
+            let (from, to) = (range.start.max(offset), range.end.min(end));
+            if from < to {
+                fill(
+                    &mut bytes[size(from - offset)..size(to - offset)],
+                    self.seed,
+                    from,
+                );
+            }
+        }
+        bytes
     }
+}
+
+fn size(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("64-bit")
 }
 
 /// An object to read from.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ubio::source::{FillCommand, Target, Wait, Waker};
 use ubio_core::{FillErrorKind, FillPlan, ItemIndex, Landing, ObjectId, Piece, StreamPlan, Token};
 
-use super::session::{PATIENCE, Session, written};
+use super::session::{PATIENCE, Session, span};
 use super::{Shape, SourceFixture};
 use crate::guarded::{GUARD_BYTES, Guarded, assert_same};
 
@@ -125,7 +125,7 @@ pub fn unaligned_ends_come_through_aligned_commands(fixture: &dyn SourceFixture)
             assert_eq!(brought, shape.len_bytes.min(to) - from);
             let found = memory.bytes(START + start - from..START + end - from);
             assert_same(&found, &shape.bytes(start, end - start), "the slice");
-            memory.check_poison_outside(&[START..START + to - from]);
+            memory.check_poison_outside(&[span(START, to - from)]);
             session.source.detach(id);
         }
     }
@@ -150,8 +150,7 @@ pub fn unaligned_commands_where_the_route_takes_them(fixture: &dyn SourceFixture
             let brought = session.read(object, (offset, len), id, at).expect("read");
             assert_eq!(u64::from(brought), len);
             assert_same(&memory.bytes(at..at + len), &wanted, "unaligned");
-            let target = at..at + len;
-            memory.check_poison_outside(&[target]);
+            memory.check_poison_outside(&[span(at, len)]);
             session.source.detach(id);
         }
     }
@@ -264,9 +263,16 @@ pub fn overflowing_offsets_are_errors(fixture: &dyn SourceFixture) {
         memory.check_poison_outside(&[]);
     }
     if fixture.scatters() {
-        let plan = one_fill(object, u64::MAX - 10, &[(0, 5, START), (5, 100, START + 512)]);
+        let plan = one_fill(
+            object,
+            u64::MAX - 10,
+            &[(0, 5, START), (5, 100, START + 512)],
+        );
         let result = scatter(&mut session, object, &plan, id);
-        assert!(result.is_err(), "a scatter at the end of numbers gave {result:?}");
+        assert!(
+            result.is_err(),
+            "a scatter at the end of numbers gave {result:?}"
+        );
         memory.check_poison_outside(&[]);
     }
     // It still works.
@@ -290,7 +296,10 @@ pub fn a_full_source_gives_the_command_back(fixture: &dyn SourceFixture) {
         let mut taken: Vec<(u64, u64)> = Vec::new();
         let refused = loop {
             let count = taken.len() as u64;
-            assert!(count < most, "{count} commands in flight, and depth {depth}");
+            assert!(
+                count < most,
+                "{count} commands in flight, and depth {depth}"
+            );
             let (from, at) = (count * 7 % 64 * block, START + count * block);
             let command = session.command(object, (from, block), id, at);
             let copy = command.clone();
@@ -346,7 +355,9 @@ pub fn many_commands_complete_once_each(fixture: &dyn SourceFixture) {
         while sent < total
             && let Some(slot_index) = free.pop()
         {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             let len = ((state >> 60) % 4 + 1) * block;
             let from = (state >> 33) % (1024 - 4) * block;
             let at = START + slot_index * slot;
@@ -366,7 +377,10 @@ pub fn many_commands_complete_once_each(fixture: &dyn SourceFixture) {
             free.push(slot_index);
             completed += 1;
         }
-        assert!(start.elapsed() < PATIENCE, "{completed} of {total} completed");
+        assert!(
+            start.elapsed() < PATIENCE,
+            "{completed} of {total} completed"
+        );
     }
     session.finish();
     memory.check_poison_outside(&[]);
@@ -573,7 +587,10 @@ pub fn a_bounded_wait_ends(fixture: &dyn SourceFixture) {
         let start = Instant::now();
         assert_eq!(session.poll(Wait::AtMost(span)), []);
         let took = start.elapsed();
-        assert!(took + Duration::from_millis(1) >= span, "{took:?} of {span:?}");
+        assert!(
+            took + Duration::from_millis(1) >= span,
+            "{took:?} of {span:?}"
+        );
         assert!(took < span + Duration::from_secs(5), "{took:?} of {span:?}");
     }
 }
@@ -732,9 +749,19 @@ pub fn pieces_are_scattered_to_their_places(fixture: &dyn SourceFixture) {
         .collect();
     let plans = [
         (0, vec![(0, 1, START)]),
-        (4096, vec![(1, 1, START + 1), (2, 5000, START + 8192), (6000, 7, START + 100)]),
+        (
+            4096,
+            vec![
+                (1, 1, START + 1),
+                (2, 5000, START + 8192),
+                (6000, 7, START + 100),
+            ],
+        ),
         (0, many),
-        (300_001 - 200, vec![(0, 199, START + 700), (199, 1, START + 5)]),
+        (
+            300_001 - 200,
+            vec![(0, 199, START + 700), (199, 1, START + 5)],
+        ),
     ];
     for (offset, pieces) in plans {
         memory.poison(memory.inside());
@@ -757,7 +784,7 @@ pub fn pieces_are_scattered_to_their_places(fixture: &dyn SourceFixture) {
         result.map_err(|error| error.kind),
         Err(FillErrorKind::Truncated)
     );
-    memory.check_poison_outside(&[written(START, 1, 1, 1)]);
+    memory.check_poison_outside(&[span(START, 1)]);
 }
 
 /// For a fixture whose objects are not in the page cache, on a route that reads nothing
@@ -773,7 +800,7 @@ pub fn cold_ranges_are_not_resident(fixture: &dyn SourceFixture) {
         let result = session.read(object, (from * block, block), id, START);
         let kind = result.map_err(|error| error.kind);
         assert_eq!(kind, Err(FillErrorKind::NotResident), "block {from}");
-        memory.check_poison_outside(&[START..START + block]);
+        memory.check_poison_outside(&[span(START, block)]);
     }
     if fixture.scatters() {
         let plan = one_fill(object, 64 * block, &[(0, 10, START), (100, 7, START + 99)]);

@@ -12,7 +12,7 @@ use ubio::source::{Object, Source};
 use ubio::workers::Workers;
 use ubio_core::Route;
 
-use super::{Made, Shape, SourceFixture, byte_at};
+use super::{Made, Shape, SourceFixture};
 
 /// How direct reads are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,8 +113,7 @@ fn write(mut file: &File, shape: &Shape) -> std::io::Result<()> {
         file.seek(SeekFrom::Start(at))?;
         while at < range.end {
             let to = range.end.min(at + PART_BYTES);
-            let part: Vec<u8> = (at..to).map(|at| byte_at(shape.seed, at)).collect();
-            file.write_all(&part)?;
+            file.write_all(&shape.bytes(at, to - at))?;
             at = to;
         }
     }

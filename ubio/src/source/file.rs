@@ -24,6 +24,9 @@ use crate::workers::{DoneQueue, Job, Work, Workers};
 pub mod probe;
 mod ring;
 
+/// No file has bytes from here on (`loff_t`).
+const MAX_OFFSET: u64 = i64::MAX.cast_unsigned();
+
 /// An open file, as the source takes it.
 #[derive(Clone, Debug)]
 pub struct FileObject {
@@ -338,6 +341,15 @@ impl Source for FileSource {
         // Whatever becomes of it, its report has to find room.
         if self.jobs >= self.done.capacity() {
             return Err(command);
+        }
+        // The kernel takes offset −1 for "where the descriptor stands".
+        let end = command.offset.checked_add(command.len.into());
+        if end.is_none_or(|end| end > MAX_OFFSET) {
+            let error = FillError {
+                kind: FillErrorKind::Fatal,
+                code: libc::EOVERFLOW,
+            };
+            return self.refuse(&command, error);
         }
         let Some(Some(file)) = self.objects.get(command.object.0 as usize) else {
             let error = FillError {

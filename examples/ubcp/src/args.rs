@@ -232,6 +232,8 @@ pub(crate) enum Via {
     Ub,
     /// Straight into the destination, in the file's own layout
     InPlace,
+    /// The page cache itself, mapped (host: only; a file that is cut meanwhile ends readers)
+    Map,
 }
 
 /// `--route`.

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `args`, `size` | the command line |
 //! | `source`, `destination`, `via` | SRC, DST, and the way between them |
-//! | `run`, `export` | a load; and back from shared memory to a file |
+//! | `run`, `placed`, `mapped` | loads: through the engine, or mapped |
+//! | `export` | back from shared memory to a file |
 //! | `verify`, `digest`, `meter` | checks and measurements of what was loaded |
 //! | `report`, `summary`, `json`, `list`, `output` | what is printed |
 //! | `progress`, `signals` | while it runs |
@@ -19,8 +20,10 @@ mod exit;
 mod export;
 mod json;
 mod list;
+mod mapped;
 mod meter;
 mod output;
+mod placed;
 mod progress;
 mod report;
 mod run;

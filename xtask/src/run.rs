@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,8 @@ pub(crate) fn which(program: &str) -> Option<PathBuf> {
 
 /// The command as one would type it.
 pub(crate) fn typed(command: &Command) -> String {
-    std::iter::once(command.get_program())
+    let program = Path::new(command.get_program());
+    std::iter::once(program.file_name().unwrap_or(command.get_program()))
         .chain(command.get_args())
         .map(OsStr::to_string_lossy)
         .collect::<Vec<_>>()

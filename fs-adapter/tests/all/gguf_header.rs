@@ -1,4 +1,6 @@
 //! GGUF headers: what is accepted, and each way to be wrong.
+//!
+//! long: tables of cases, one row each.
 
 use crate::build::{Gguf, refused, text};
 use fs_adapter::format::gguf::{Header, parse_header, parse_prefix};

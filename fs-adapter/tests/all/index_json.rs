@@ -1,4 +1,6 @@
 //! Index JSON: what is accepted, and each way to be wrong.
+//!
+//! long: tables of cases, one row each.
 
 use crate::build::refused;
 use fs_adapter::ErrorKind;

@@ -1,4 +1,6 @@
 //! What a name stands for: files, shards, folders, splits, and what is missing or doubtful.
+//!
+//! long: tables of cases, one row each.
 
 use crate::build::{Folder, Gguf, open, refused, safetensors, safetensors_of};
 use fs_adapter::{DType, ErrorKind, Format, Model, OpenOptions};

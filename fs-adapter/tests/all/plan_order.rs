@@ -1,4 +1,6 @@
 //! Selections and orders.
+//!
+//! long: tables of cases, one row each.
 
 use crate::build::{Folder, open, refused, safetensors_of};
 use fs_adapter::plan::{Order, Plan, Selection};

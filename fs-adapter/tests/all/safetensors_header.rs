@@ -1,4 +1,6 @@
 //! safetensors headers: what is accepted, and each way to be wrong.
+//!
+//! long: tables of cases, one row each.
 
 use crate::build::{refused, safetensors, safetensors_claiming};
 use fs_adapter::format::safetensors::{Header, parse_header};

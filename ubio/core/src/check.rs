@@ -1,5 +1,7 @@
 //! Whether the machine's books agree with each other: every lease, command and stream is in
 //! exactly the queues and counts its state says. Slow; for tests and the simulator.
+//!
+//! long: one rule after the other, each read on its own.
 
 use core::cmp::Reverse;
 

@@ -141,26 +141,30 @@ fn tool(name: &str, package: &str) -> Result<std::path::PathBuf> {
     Ok(ours)
 }
 
-/// Every fuzz target for a while, from the corpus that earlier runs left.
+/// Every fuzz target for a while, from its seeds and the corpus that earlier runs left.
 fn fuzz(suite: &Suite) -> Result<Outcome> {
     let cargo_fuzz = match tool("cargo-fuzz", CARGO_FUZZ) {
         Ok(path) => path,
         Err(error) => return Ok(Outcome::Skipped(format!("{error:#}"))),
     };
+    let folder = repo::root().join("fs-adapter/fuzz");
     let fuzz = |arguments: &[&str]| {
         let mut command = Command::new(&cargo_fuzz);
         // Sanitizers are unstable options of a stable compiler.
-        command
-            .env("RUSTC_BOOTSTRAP", "1")
-            .current_dir(repo::root().join("fs-adapter"));
+        command.env("RUSTC_BOOTSTRAP", "1").current_dir(&folder);
         command.arg("fuzz").args(arguments);
         command
     };
     let listed = run::captured(&mut fuzz(&["list"]))?.stdout;
     let mut counts = Counts::default();
     for target in listed.lines() {
-        let time = format!("-max_total_time={FUZZ_SECONDS}");
-        let mut command = fuzz(&["run", target, "--", &time]);
+        let (corpus, seeds) = (format!("corpus/{target}"), format!("seeds/{target}"));
+        std::fs::create_dir_all(folder.join(&corpus))?;
+        let mut command = fuzz(&["run", target, &corpus]);
+        if folder.join(&seeds).is_dir() {
+            command.arg(seeds);
+        }
+        command.args(["--", &format!("-max_total_time={FUZZ_SECONDS}")]);
         counts += Counts::one(
             suite
                 .logged(&format!("fuzz-{target}"), &mut command)?

@@ -92,8 +92,9 @@ fn what_does_not_go_together_is_refused_with_a_remedy() {
 fn help_man_and_completions_tell_the_exit_codes_and_options() {
     for args in [&["--help"][..], &["-h"], &["--man"]] {
         let said = ubcp(args).well();
-        for word in ["Exit codes", "130", "Examples", "via"] {
-            assert!(said.out.contains(word), "{word} in {args:?}");
+        let text = said.out.to_lowercase();
+        for word in ["exit ", "130", "examples", "via"] {
+            assert!(text.contains(word), "{word} in {args:?}");
         }
     }
     assert!(ubcp(["--version"]).well().out.starts_with("ubcp "));

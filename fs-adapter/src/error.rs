@@ -238,6 +238,33 @@ pub(crate) fn quoted(name: &str) -> String {
     }
 }
 
+/// An error of the JSON in `text`, which begins at byte `start` of the file.
+pub(crate) fn bad_json(
+    text: &str,
+    start: u64,
+    what: &str,
+    remedy: &'static str,
+    error: serde_json::Error,
+) -> Error {
+    let before: usize = text
+        .split_inclusive('\n')
+        .take(error.line().max(1) - 1)
+        .map(str::len)
+        .sum();
+    let offset = (before + error.column().max(1) - 1).min(text.len());
+    // The offset says it better than the line and column that serde_json appends.
+    let shown = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    let shown = shown.strip_suffix(&place).unwrap_or(&shown);
+    Error::new(
+        ErrorKind::Malformed,
+        format!("{what} is not valid: {shown}"),
+        remedy,
+    )
+    .at_offset(start + offset as u64)
+    .caused_by(error)
+}
+
 fn printable(text: &str) -> String {
     text.chars()
         .flat_map(|c| {

@@ -176,17 +176,17 @@ pub(crate) struct Folder {
 /// Opens whatever `path` names. The path itself may go through links; with `follow_links`
 /// false its last component may not be one, unless it is a folder.
 pub(crate) fn open(path: &Path, follow_links: bool) -> Result<Opened> {
-    let fd = open_at(rustix::fs::CWD, path, true).map_err(|errno| open_error(path, errno))?;
-    let metadata = metadata_of(path, &fd)?;
+    let file = open_at(rustix::fs::CWD, path, true).map_err(|errno| open_error(path, errno))?;
+    let metadata = metadata_of(path, &file)?;
     if metadata.is_dir() {
         return Ok(Opened::Folder(Folder {
             path: path.to_path_buf(),
-            fd,
+            fd: file.into(),
             follow_links,
         }));
     }
     if follow_links {
-        return ModelFile::new(path, fd, &metadata, follow_links).map(Opened::File);
+        return ModelFile::new(path, file, &metadata, follow_links).map(Opened::File);
     }
     let Some(name) = path.file_name() else {
         return Err(open_error(path, Errno::ISDIR));
@@ -250,20 +250,20 @@ impl Folder {
     pub(crate) fn open_file(&self, name: &Path) -> Result<ModelFile> {
         let path = self.path.join(name);
         check_relative(name).map_err(|error| error.at_path(&self.path))?;
-        let fd = open_at(self.fd.as_fd(), name, self.follow_links).map_err(|errno| {
+        let file = open_at(self.fd.as_fd(), name, self.follow_links).map_err(|errno| {
             if self.follow_links {
                 open_error(&path, errno)
             } else {
                 beneath_error(&path, errno)
             }
         })?;
-        let metadata = metadata_of(&path, &fd)?;
-        ModelFile::new(&path, fd, &metadata, self.follow_links)
+        let metadata = metadata_of(&path, &file)?;
+        ModelFile::new(&path, file, &metadata, self.follow_links)
     }
 }
 
 impl ModelFile {
-    fn new(path: &Path, fd: OwnedFd, metadata: &Metadata, follow_links: bool) -> Result<Self> {
+    fn new(path: &Path, file: File, metadata: &Metadata, follow_links: bool) -> Result<Self> {
         let file_type = metadata.file_type();
         if !file_type.is_file() {
             let what = if file_type.is_dir() {
@@ -281,15 +281,15 @@ impl ModelFile {
         }
         // O_NONBLOCK only kept the open from hanging on a pipe; io_uring would take it as
         // "fail rather than wait" for every read.
-        let flags = rustix::fs::fcntl_getfl(&fd)
-            .and_then(|flags| rustix::fs::fcntl_setfl(&fd, flags - OFlags::NONBLOCK));
+        let flags = rustix::fs::fcntl_getfl(&file)
+            .and_then(|flags| rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK));
         flags.map_err(|errno| Error::io(path, "set file flags", errno.into()))?;
         let absolute = std::path::absolute(path)
             .map_err(|error| Error::io(path, "find the current folder", error))?;
         Ok(Self {
             path: path.to_path_buf(),
             absolute,
-            file: File::from(fd),
+            file,
             identity: Identity::of(metadata),
             follow_links,
         })
@@ -315,21 +315,19 @@ pub(crate) fn check_relative(name: &Path) -> Result<()> {
     Ok(())
 }
 
-fn open_at(folder: BorrowedFd<'_>, name: &Path, follow_links: bool) -> Result<OwnedFd, Errno> {
+fn open_at(folder: BorrowedFd<'_>, name: &Path, follow_links: bool) -> Result<File, Errno> {
     // NONBLOCK: opening a pipe without a writer must not hang. NOCTTY: nor take a terminal.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     if follow_links {
-        rustix::fs::openat(folder, name, flags, Mode::empty())
+        rustix::fs::openat(folder, name, flags, Mode::empty()).map(File::from)
     } else {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        rustix::fs::openat2(folder, name, flags, Mode::empty(), resolve)
+        rustix::fs::openat2(folder, name, flags, Mode::empty(), resolve).map(File::from)
     }
 }
 
-fn metadata_of(path: &Path, fd: &OwnedFd) -> Result<Metadata> {
-    let duplicate = fd.try_clone().map(File::from);
-    duplicate
-        .and_then(|file| file.metadata())
+fn metadata_of(path: &Path, file: &File) -> Result<Metadata> {
+    file.metadata()
         .map_err(|error| Error::io(path, "ask the file", error))
 }
 

@@ -1,9 +1,8 @@
 //! `*.safetensors.index.json`: which tensor is in which shard. Parses text; opens nothing and
 //! knows no tensor's size.
 
-use crate::error::{Error, ErrorKind, Result, quoted};
+use crate::error::{Error, ErrorKind, Result, bad_json, quoted};
 use crate::file::check_relative;
-use crate::format::safetensors::text_offset;
 use crate::limits::{MAX_SHARDS, MAX_TENSORS};
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use std::fmt;
@@ -52,16 +51,7 @@ pub fn parse(bytes: &[u8]) -> Result<ShardIndex> {
     let raw = deserializer
         .deserialize_map(TopVisitor)
         .and_then(|raw| deserializer.end().map(|()| raw))
-        .map_err(|error| {
-            let offset = text_offset(text, error.line(), error.column());
-            Error::new(
-                ErrorKind::Malformed,
-                format!("the index is not valid: {error}"),
-                FETCH_AGAIN,
-            )
-            .at_offset(offset)
-            .caused_by(error)
-        })?;
+        .map_err(|error| bad_json(text, 0, "the index", FETCH_AGAIN, error))?;
     if let Some(key) = raw.duplicate {
         let detail = format!("the key {} occurs twice in the index", quoted(&key));
         return Err(Error::new(ErrorKind::Duplicate, detail, FETCH_AGAIN));

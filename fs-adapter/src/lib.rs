@@ -10,7 +10,25 @@
 //! - [`plan`] selects tensors and puts them in the order compute wants.
 //! - [`placement`] says where each of them goes in one destination, and which header bytes
 //!   make that destination a valid file.
-//! - [`format`] and [`index`] are the pure parsers, usable on bytes alone.
+//! - [`mod@format`] and [`index`] are the pure parsers, usable on bytes alone.
+//!
+//! ```no_run
+//! use fs_adapter::plan::{Order, Plan, Selection};
+//! use fs_adapter::{Model, OpenOptions, placement};
+//!
+//! # fn main() -> fs_adapter::Result<()> {
+//! let model = Model::open("models/smol", &OpenOptions::default())?;
+//! let plan = Plan::new(&model, &Selection::all(), Order::Layer)?;
+//! let placement = placement::packed(&model, &plan, 256)?;
+//! for placed in &placement.tensors {
+//!     let tensor = &model.tensors()[placed.tensor];
+//!     let file = model.file(tensor.file).file();
+//!     // Read tensor.len bytes of `file` at tensor.offset to placed.offset of the destination.
+//! }
+//! model.check_unchanged()?;
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! Units: every offset and length is in bytes, every byte count is a `u64`.
 

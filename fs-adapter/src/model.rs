@@ -145,14 +145,7 @@ impl Model {
     }
 
     fn open_file(file: ModelFile, options: &OpenOptions) -> Result<Self> {
-        if file.len_bytes() == 0 {
-            return Err(Error::new(
-                ErrorKind::Empty,
-                "the file is empty",
-                "fetch it again: the download may have failed",
-            )
-            .at_path(file.path()));
-        }
+        check_not_empty(&file)?;
         let head_len = file.len_bytes().min(DETECT_BYTES as u64);
         let head = file.read_exact_at(0, as_usize(head_len))?;
         let detected = match options.format {
@@ -265,15 +258,33 @@ fn check_tensor_count(count: usize, file: &ModelFile) -> Result<()> {
     Err(Error::new(ErrorKind::TooLarge, detail, "load fewer shards at once").at_path(file.path()))
 }
 
+fn check_not_empty(file: &ModelFile) -> Result<()> {
+    if file.len_bytes() > 0 {
+        return Ok(());
+    }
+    let remedy = "fetch it again: the download may have failed";
+    Err(Error::new(ErrorKind::Empty, "the file is empty", remedy).at_path(file.path()))
+}
+
+/// Names the two commonest stand-ins for a model file: nothing, and the pointer that a clone
+/// without Git LFS leaves in its place.
+fn check_content(file: &ModelFile) -> Result<()> {
+    const POINTER: &[u8] = b"version https://git-lfs";
+    check_not_empty(file)?;
+    let head_len = as_usize(file.len_bytes().min(POINTER.len() as u64));
+    if file.read_exact_at(0, head_len)? == POINTER {
+        let detail = "this is a Git LFS pointer, not the file it points to";
+        return Err(
+            Error::new(ErrorKind::NotAModel, detail, "fetch the file: git lfs pull")
+                .at_path(file.path()),
+        );
+    }
+    Ok(())
+}
+
 fn read_safetensors(file: &ModelFile) -> Result<safetensors::Header> {
     let len = file.len_bytes();
-    if len == 0 {
-        return Err(Error::new(
-            ErrorKind::Empty,
-            "the file is empty",
-            "fetch it again: the download may have failed",
-        ));
-    }
+    check_content(file)?;
     let head = file.read_exact_at(0, as_usize(len.min(safetensors::LENGTH_BYTES)))?;
     let header_len = safetensors::header_len(&head, len)?;
     let bytes = file.read_exact_at(0, as_usize(safetensors::LENGTH_BYTES + header_len))?;

@@ -12,20 +12,24 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use fs_adapter::Model;
-use hdrhistogram::Histogram;
 use ubio_core::{
-    Action, Core, FillErrorKind, ItemIndex, Landing, Lease, Limits, Nanos, ObjectId, Outcome,
-    Stall, StreamId, StreamPlan,
+    Action, Core, FillErrorKind, ItemIndex, Landing, Lease, Limits, Nanos, Stall, StreamPlan,
 };
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::load::{LentFill, Returns, Shared, engine_gone, lend_window};
 use crate::source::{Completion, FillCommand, MemoryId, Object, Source, Target, Wait, Waker};
-use crate::stats::{InFlight, Latency, Reason, Report, Stalls, WindowUse};
-use crate::trace::{Activity, Span, Trace};
-use crate::vram::{BufferId, Vram, VramBuffer, VramDone, VramWork, WindowsId};
+use crate::stats::{Reason, Report, Stalls};
+use crate::trace::{Activity, Trace};
+use crate::vram::{Vram, VramBuffer, VramDone, VramWork, WindowsId};
 use crate::window::WindowMemory;
 use crate::workers::Workers;
+
+use self::measure::{Measured, Timing, histogram};
+use self::streams::Stream;
+
+mod measure;
+mod streams;
 
 /// What handles ask of the ring thread.
 pub(crate) enum Control {
@@ -61,39 +65,6 @@ impl Drop for Ending {
     }
 }
 
-struct Stream {
-    id: StreamId,
-    plan: Arc<StreamPlan>,
-    objects: Vec<ObjectId>,
-    /// The destination, as memory the source fills and as buffer the copy engine fills.
-    destination: Option<(MemoryId, BufferId)>,
-    model: Arc<Model>,
-    item_bytes: Vec<u64>,
-    consumed: u32,
-    strict: bool,
-    /// The core's count of lost cache bytes when the stream began.
-    lost_before: u64,
-    cancelled: bool,
-    ending: Ending,
-}
-
-/// What a lease is doing, for latencies and the trace.
-#[derive(Clone, Copy, Default)]
-struct Timing {
-    leased: Nanos,
-    landed: Nanos,
-    generation: u32,
-}
-
-/// What was measured since the last report.
-struct Measured {
-    fills: Histogram<u64>,
-    flushes: Histogram<u64>,
-    stalls: Stalls,
-    reasons: std::collections::BTreeMap<Reason, u64>,
-    core: ubio_core::Stats,
-}
-
 /// The parts of an open engine, handed to its ring thread.
 pub(crate) struct Parts {
     pub(crate) source: Box<dyn Source>,
@@ -123,10 +94,6 @@ pub(crate) struct Driver {
     /// Operations of the copy engine under way.
     copies: usize,
     closing: bool,
-}
-
-fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("constant bounds are legal")
 }
 
 fn id_of(lease: Lease) -> u64 {
@@ -235,7 +202,7 @@ impl Driver {
         while let Some(action) = self.core.next_action(now) {
             self.carry_out(action, now);
             acted += 1;
-            if acted % 64 == 0 {
+            if acted.is_multiple_of(64) {
                 now = self.now();
             }
         }
@@ -329,100 +296,6 @@ impl Driver {
         }
     }
 
-    fn open(&mut self, open: OpenStream) {
-        if let Err((error, ending)) = self.try_open(open) {
-            ending.0.finish(Err(error));
-        }
-    }
-
-    fn try_open(&mut self, open: OpenStream) -> Result<(), (Error, Ending)> {
-        let mut objects = Vec::with_capacity(open.objects.len());
-        for object in open.objects {
-            match self.parts.source.add_object(object) {
-                Ok(id) => objects.push(id),
-                Err(error) => {
-                    objects
-                        .into_iter()
-                        .for_each(|id| self.parts.source.remove_object(id));
-                    return Err((error, open.ending));
-                }
-            }
-        }
-        let destination = match open.buffer.map(|buffer| self.adopt(buffer)).transpose() {
-            Ok(destination) => destination,
-            Err(error) => {
-                objects
-                    .into_iter()
-                    .for_each(|id| self.parts.source.remove_object(id));
-                return Err((error, open.ending));
-            }
-        };
-        for &reason in &open.reasons {
-            *self.measured.reasons.entry(reason).or_default() += 1;
-        }
-        let lost_before = self.core.stats().fallbacks.not_resident;
-        let now = self.now();
-        let opened = self.core.open_stream(Arc::clone(&open.plan), now);
-        let stream = |id| Stream {
-            id,
-            plan: open.plan,
-            objects,
-            destination,
-            model: open.model,
-            item_bytes: open.item_bytes,
-            consumed: 0,
-            strict: open.strict,
-            lost_before,
-            cancelled: false,
-            ending: open.ending,
-        };
-        match opened {
-            Ok(id) => {
-                self.streams.push(stream(id));
-                Ok(())
-            }
-            Err(cause) => {
-                let kind = if cause.is_busy() {
-                    ErrorKind::Busy
-                } else {
-                    ErrorKind::InvalidInput
-                };
-                let stream = stream(StreamId(u32::MAX));
-                self.let_go(&stream);
-                let error = Error::new(kind, "the load cannot be started").because(cause);
-                Err((error, stream.ending))
-            }
-        }
-    }
-
-    fn adopt(&mut self, buffer: VramBuffer) -> Result<(MemoryId, BufferId)> {
-        let id = self.parts.vram.adopt(buffer)?;
-        let memory = self.parts.vram.in_place(id).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Unsupported,
-                "this destination cannot be filled by this source",
-            )
-        })?;
-        // Not registered: pinning a whole destination at once would fault it in at once.
-        match self.parts.source.attach(&memory, false) {
-            Ok(memory) => Ok((memory, id)),
-            Err(error) => {
-                self.parts.vram.release(id);
-                Err(error)
-            }
-        }
-    }
-
-    fn let_go(&mut self, stream: &Stream) {
-        for &object in &stream.objects {
-            self.parts.source.remove_object(object);
-        }
-        if let Some((memory, buffer)) = stream.destination {
-            self.parts.source.detach(memory);
-            self.parts.vram.release(buffer);
-        }
-    }
-
     /// Takes in what sources and copy engine have finished.
     fn collect(&mut self) -> bool {
         if self.completions.is_empty()
@@ -466,59 +339,6 @@ impl Driver {
                 self.span(Activity::Scrub, Some(lease), timing.landed, now, 0);
                 self.core.on_scrubbed(lease, now);
             }
-        }
-    }
-
-    fn stream(&self, id: StreamId) -> &Stream {
-        self.streams
-            .iter()
-            .find(|stream| stream.id == id)
-            .expect("the core knows open streams only")
-    }
-
-    fn timing(&self, lease: Lease) -> Timing {
-        self.timings[usize::from(lease.id.0)]
-    }
-
-    /// Notes the first thing done under a lease.
-    fn leased(&mut self, lease: Lease, now: Nanos) {
-        let timing = &mut self.timings[usize::from(lease.id.0)];
-        if timing.generation != lease.generation.0 || timing.leased == Nanos(0) {
-            *timing = Timing {
-                leased: now,
-                landed: now,
-                generation: lease.generation.0,
-            };
-        }
-    }
-
-    /// Notes that a lease has landed.
-    fn landed(&mut self, lease: Lease, bytes: u64, now: Nanos) {
-        let timing = &mut self.timings[usize::from(lease.id.0)];
-        timing.landed = now;
-        let leased = timing.leased;
-        self.measured
-            .fills
-            .saturating_record((now.0.saturating_sub(leased.0) / 1000).max(1));
-        self.span(Activity::Fill, Some(lease), leased, now, bytes);
-    }
-
-    fn span(
-        &mut self,
-        activity: Activity,
-        lease: Option<Lease>,
-        from: Nanos,
-        to: Nanos,
-        bytes: u64,
-    ) {
-        if let Some(trace) = &mut self.trace {
-            trace.spans.push(Span {
-                activity,
-                lease: lease.map(|lease| lease.id.0),
-                start_ns: from.0,
-                len_ns: to.0.saturating_sub(from.0),
-                bytes,
-            });
         }
     }
 
@@ -628,6 +448,7 @@ impl Driver {
         };
         self.leased(lease, now);
         let stream = self.stream(stream);
+        stream.ending.0.requested(len.into());
         let plan_fill = &stream.plan.fills[fill as usize];
         let target = match landing {
             Landing::Window | Landing::Lent => Target::Memory {
@@ -676,108 +497,8 @@ impl Driver {
             });
         }
     }
-
-    fn finish(&mut self, id: StreamId, outcome: Outcome) {
-        let index = self.streams.iter().position(|stream| stream.id == id);
-        let stream = self
-            .streams
-            .swap_remove(index.expect("the core finishes open streams only"));
-        self.let_go(&stream);
-        let outcome = match outcome {
-            Outcome::Complete => {
-                let lost = self.core.stats().fallbacks.not_resident - stream.lost_before;
-                if stream.strict && lost > 0 {
-                    Err(Error::new(
-                        ErrorKind::Fallback,
-                        Reason::PageCacheLost.explain(),
-                    ))
-                } else {
-                    stream.model.check_unchanged().map_err(Error::from)
-                }
-            }
-            Outcome::Cancelled => Err(Error::new(ErrorKind::Cancelled, "the load was cancelled")),
-            Outcome::Failed(failure) => Err(failed(&stream, &failure)),
-        };
-        stream.ending.0.finish(outcome);
-    }
-
-    fn report(&mut self) -> Report {
-        let (now, before) = (*self.core.stats(), self.measured.core);
-        let busy_ns = now.in_flight.busy_ns - before.in_flight.busy_ns;
-        let command_ns = now.in_flight.command_ns - before.in_flight.command_ns;
-        let mut fallbacks = std::mem::take(&mut self.measured.reasons);
-        let lost = now.fallbacks.not_resident - before.fallbacks.not_resident;
-        if lost > 0 {
-            *fallbacks.entry(Reason::PageCacheLost).or_default() += lost;
-        }
-        let report = Report {
-            route_bytes: ubio_core::Route::ALL
-                .into_iter()
-                .map(|route| (route.name(), now.bytes_by(route) - before.bytes_by(route)))
-                .collect(),
-            fallbacks,
-            windows: WindowUse {
-                count: self.parts.limits.windows.into(),
-                size_bytes: self.parts.limits.window_bytes.into(),
-                switches: now.window_switches - before.window_switches,
-                peak_in_use: now.peak_windows_in_use.into(),
-            },
-            in_flight: InFlight {
-                mean: ratio(command_ns, busy_ns),
-                max: now.in_flight.max.into(),
-            },
-            stalls: std::mem::take(&mut self.measured.stalls),
-            fill_latency: Latency::of(&self.measured.fills),
-            flush_latency: Latency::of(&self.measured.flushes),
-            stale_completions: now.stale_completions - before.stale_completions,
-            retries: now.retries - before.retries,
-        };
-        self.measured.fills.reset();
-        self.measured.flushes.reset();
-        self.measured.core = now;
-        report
-    }
 }
 
 const FLUSH: u64 = 0;
 const PREPARE: u64 = 1;
 const SCRUB: u64 = 2;
-
-#[expect(clippy::cast_precision_loss, reason = "a mean for people")]
-fn ratio(a: u64, b: u64) -> f64 {
-    if b == 0 { 0.0 } else { a as f64 / b as f64 }
-}
-
-fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {
-    let file = &stream.model.files()[failure.object.0 as usize];
-    let place = format!("{} bytes at offset {}", failure.len, failure.offset);
-    let cause = || std::io::Error::from_raw_os_error(failure.error.code);
-    let error = match failure.error.kind {
-        FillErrorKind::Truncated => Error::new(
-            ErrorKind::Truncated,
-            format!("the file ended while it was read ({place})"),
-        )
-        .remedy("load it again when nobody writes it"),
-        FillErrorKind::Device => {
-            let tries = failure.tries;
-            Error::new(
-                ErrorKind::Device,
-                format!("the device failed to read {place} ({tries} tries)"),
-            )
-            .because(cause())
-            .remedy("check the drive (dmesg, smartctl) and copy the file anew")
-        }
-        FillErrorKind::Destination => Error::new(
-            ErrorKind::Copy,
-            format!("the destination cannot take {place}"),
-        )
-        .because(cause())
-        .remedy("free memory or load less"),
-        FillErrorKind::NotResident => Error::new(
-            ErrorKind::Fallback,
-            format!("{place} are not in the page cache"),
-        ),
-        _ => Error::os(format!("reading {place} failed"), cause()),
-    };
-    error.at(file.path())
-}

@@ -331,13 +331,17 @@ impl Engine {
         } else {
             placed_runs(&request.model, &request.placement)
         };
-        let items = count(request.placement.tensors.len())?;
-        let item_bytes = request
+        let mut item_bytes: Vec<u64> = request
             .placement
             .tensors
             .iter()
             .map(|tensor| tensor.len)
             .collect();
+        if item_bytes.is_empty() && !runs.is_empty() {
+            // The image of a file without tensors still has a header to bring in.
+            item_bytes.push(0);
+        }
+        let items = count(item_bytes.len())?;
         let probed = probe_files(&request.model, &runs)?;
         if request.routes == Routes::Traditional {
             self.start_traditional(runs, items, request.model, Arc::clone(region), shared)?;

@@ -40,6 +40,28 @@ pub enum ErrorKind {
     Io,
 }
 
+impl ErrorKind {
+    /// A fixed lower-case word for logs and machine-readable output.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::Cancelled => "cancelled",
+            Self::InvalidInput => "invalid-input",
+            Self::Unsupported => "unsupported",
+            Self::Permission => "permission",
+            Self::NoSpace => "no-space",
+            Self::Truncated => "truncated",
+            Self::Changed => "changed",
+            Self::Device => "device",
+            Self::Copy => "copy",
+            Self::Model => "model",
+            Self::Fallback => "fallback",
+            Self::Io => "io",
+        }
+    }
+}
+
 /// An error with its place and remedy. Cheap to clone: a failed load tells everyone who
 /// holds a handle of it.
 #[derive(Clone, Debug)]
@@ -95,7 +117,7 @@ impl Error {
     pub fn os(what: impl Into<String>, errno: impl Into<std::io::Error>) -> Self {
         let cause: std::io::Error = errno.into();
         let kind = match cause.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => ErrorKind::Permission,
+            Some(libc::EPERM | libc::EACCES | libc::EROFS) => ErrorKind::Permission,
             Some(libc::ENOSPC | libc::ENOMEM | libc::EDQUOT | libc::EFBIG) => ErrorKind::NoSpace,
             Some(libc::EAGAIN | libc::EBUSY) => ErrorKind::Busy,
             Some(libc::ENOSYS | libc::EOPNOTSUPP) => ErrorKind::Unsupported,
@@ -107,6 +129,16 @@ impl Error {
     /// The kind.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
+    }
+
+    /// What failed, without place, cause and remedy.
+    pub fn what(&self) -> &str {
+        &self.0.what
+    }
+
+    /// What the user can do about it, where that is known.
+    pub fn advice(&self) -> Option<&str> {
+        self.0.remedy.as_deref()
     }
 
     /// The file, where there is one.

@@ -30,6 +30,7 @@
 //! | [`source`] | the joint for whatever fills windows; files |
 //! | [`vram`] | the joint for where bytes end; host memory, named shared memory |
 //! | [`window`] | what windows are made of |
+//! | [`map`] | the page cache itself as destination |
 //! | [`stats`], [`trace`] | what a load reports |
 //! | [`limits`] | bounds and defaults |
 
@@ -39,6 +40,7 @@ pub mod error;
 pub mod limits;
 pub mod load;
 
+pub mod map;
 mod plan;
 pub mod source;
 pub mod stats;
@@ -52,4 +54,4 @@ pub mod workers;
 
 pub use engine::{Builder, Destination, Engine, LoadRequest, Routes};
 pub use error::{Error, ErrorKind, Result};
-pub use load::{Lending, LentPiece, Load, Loaded, TensorView};
+pub use load::{Lending, LentPiece, Load, Loaded, TensorView, Watch};

@@ -31,6 +31,8 @@ pub(crate) struct Shared {
     /// Items `0..visible` may be used.
     visible: AtomicU32,
     visible_bytes: AtomicU64,
+    /// Bytes that the source was asked for.
+    requested_bytes: AtomicU64,
     /// Items the consumer is done with.
     consumed: AtomicU32,
     cancelled: AtomicBool,
@@ -45,6 +47,7 @@ impl Shared {
         Arc::new(Self {
             visible: AtomicU32::new(0),
             visible_bytes: AtomicU64::new(0),
+            requested_bytes: AtomicU64::new(0),
             consumed: AtomicU32::new(0),
             cancelled: AtomicBool::new(false),
             outcome: OnceLock::new(),
@@ -58,6 +61,10 @@ impl Shared {
         self.visible.store(visible, Ordering::Release);
         self.visible_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.changed.notify(usize::MAX);
+    }
+
+    pub(crate) fn requested(&self, bytes: u64) {
+        self.requested_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn lend(&self, fill: LentFill) {
@@ -118,7 +125,8 @@ impl Shared {
     /// Whether item `next` is there: `Some(Ok(true))` yes, `Some(Ok(false))` there are no
     /// more, `None` not yet.
     fn item(&self, next: u32, items: u32) -> Option<Result<bool>> {
-        if next < self.visible.load(Ordering::Acquire) {
+        // An image without tensors becomes visible too, as an item nobody asked for.
+        if next < self.visible.load(Ordering::Acquire).min(items) {
             return Some(Ok(true));
         }
         match self.outcome.get()? {
@@ -162,6 +170,25 @@ impl Placed {
     }
 }
 
+/// How far a load is. Keeps neither the load nor its memory alive.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    shared: Arc<Shared>,
+}
+
+impl Watch {
+    /// Bytes of tensors that are visible by now.
+    pub fn visible_bytes(&self) -> u64 {
+        self.shared.visible_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes the source was asked for by now: ahead of what has landed by what is in flight,
+    /// and larger than the load if reads had to be repeated.
+    pub fn requested_bytes(&self) -> u64 {
+        self.shared.requested_bytes.load(Ordering::Relaxed)
+    }
+}
+
 /// A load under way.
 #[derive(Debug)]
 pub struct Load {
@@ -197,6 +224,13 @@ impl Load {
     /// Bytes of tensors that are visible by now.
     pub fn visible_bytes(&self) -> u64 {
         self.shared.visible_bytes.load(Ordering::Relaxed)
+    }
+
+    /// How far it is, to be asked from anywhere, also while the load is awaited.
+    pub fn watch(&self) -> Watch {
+        Watch {
+            shared: Arc::clone(&self.shared),
+        }
     }
 
     /// Whether it is over, well or not.
@@ -248,10 +282,10 @@ impl Load {
     pub fn wait(mut self) -> Result<Loaded> {
         self.shared
             .wait_for(|shared| shared.outcome.get().cloned())?;
-        Ok(self.into_loaded())
+        Ok(self.take_loaded())
     }
 
-    fn into_loaded(&mut self) -> Loaded {
+    fn take_loaded(&mut self) -> Loaded {
         self.finished = true;
         let placed = Placed {
             model: Arc::clone(&self.placed.model),
@@ -271,7 +305,7 @@ impl IntoFuture for Load {
             self.shared
                 .wait_for_async(|shared| shared.outcome.get().cloned())
                 .await?;
-            Ok(self.into_loaded())
+            Ok(self.take_loaded())
         })
     }
 }
@@ -299,6 +333,14 @@ impl Loaded {
     /// The memory it is in.
     pub fn buffer(&self) -> &VramBuffer {
         &self.placed.buffer
+    }
+
+    /// The whole destination: header, tensors and padding as placed, then zeros up to the
+    /// buffer's end.
+    pub fn bytes(&self) -> &[u8] {
+        let VramBuffer::Host(region) = &self.placed.buffer;
+        // SAFETY: the load is over: all of it has landed, and nothing writes it any more.
+        unsafe { region.bytes(0, region.len_bytes()) }
     }
 
     /// All tensors, in plan order.

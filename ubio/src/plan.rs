@@ -125,93 +125,110 @@ impl Cutter<'_> {
         let mut at = start / ALIGNMENT * ALIGNMENT;
         while at < end {
             let to = ((at / window + 1) * window).min(at + window);
-            self.route(file, at, to.min(end));
+            self.route(Stretch {
+                file,
+                start: at,
+                end: to.min(end),
+            });
             at = to;
         }
     }
 
     /// Chooses the route of one window's worth of bytes; a partly resident one is divided.
-    fn route(&mut self, file: u32, start: u64, end: u64) {
-        let (way, _len) = self.files[file as usize];
-        let landing = self.shape.landing;
-        let cached = if self.shape.scatter {
-            Landing::Scatter
-        } else {
-            landing
-        };
-        let direct = Some((Route::Direct, landing));
+    fn route(&mut self, stretch: Stretch) {
+        let (way, _len) = self.files[stretch.file as usize];
         match (way, self.shape.policy) {
-            (FileWay::Memory, _) => self.fill(file, start, end, Route::Buffered, cached, None),
-            (FileWay::Buffered, _) => self.fill(file, start, end, Route::Buffered, landing, None),
-            (FileWay::Direct, RoutePolicy::Direct) => {
-                self.fill(file, start, end, Route::Direct, landing, None);
+            (FileWay::Memory, _) => self.fill(stretch, Way::new(Route::Buffered, self.cached())),
+            (FileWay::Buffered, _) => {
+                self.fill(stretch, Way::new(Route::Buffered, self.shape.landing));
             }
+            (FileWay::Direct, RoutePolicy::Direct) => self.fill(stretch, self.direct()),
             (FileWay::Direct, RoutePolicy::Cached) => {
-                let otherwise = Some((Route::Buffered, landing));
-                self.fill(file, start, end, Route::Cached, cached, otherwise);
+                let otherwise = Some((Route::Buffered, self.shape.landing));
+                self.fill(
+                    stretch,
+                    Way {
+                        otherwise,
+                        ..self.hot()
+                    },
+                );
             }
-            (FileWay::Direct, RoutePolicy::Auto) => {
-                match (self.resident)(file, start, end - start) {
-                    Residency::Cold => self.fill(file, start, end, Route::Direct, landing, None),
-                    Residency::Hot | Residency::Unknown => {
-                        self.fill(file, start, end, Route::Cached, cached, direct);
-                    }
-                    Residency::Mixed => self.mixed(file, start, end, cached),
-                }
-            }
+            (FileWay::Direct, RoutePolicy::Auto) => match self.residency(stretch) {
+                Residency::Cold => self.fill(stretch, self.direct()),
+                Residency::Hot | Residency::Unknown => self.fill(stretch, self.hot()),
+                Residency::Mixed => self.mixed(stretch),
+            },
         }
     }
 
-    fn mixed(&mut self, file: u32, start: u64, end: u64, cached: Landing) {
-        let landing = self.shape.landing;
+    fn residency(&self, stretch: Stretch) -> Residency {
+        (self.resident)(stretch.file, stretch.start, stretch.end - stretch.start)
+    }
+
+    /// Where bytes copied from the page cache land.
+    fn cached(&self) -> Landing {
+        if self.shape.scatter {
+            Landing::Scatter
+        } else {
+            self.shape.landing
+        }
+    }
+
+    fn direct(&self) -> Way {
+        Way::new(Route::Direct, self.shape.landing)
+    }
+
+    fn hot(&self) -> Way {
+        let otherwise = Some((Route::Direct, self.shape.landing));
+        Way {
+            otherwise,
+            ..Way::new(Route::Cached, self.cached())
+        }
+    }
+
+    fn mixed(&mut self, stretch: Stretch) {
+        let Stretch { start, end, .. } = stretch;
         let mut from = start;
         let mut from_hot = None;
         let mut at = start;
         while at < end {
             let to = ((at / RESIDENCY_PART_BYTES + 1) * RESIDENCY_PART_BYTES).min(end);
-            let hot = (self.resident)(file, at, to - at) == Residency::Hot;
+            let hot = self.residency(Stretch {
+                start: at,
+                end: to,
+                ..stretch
+            }) == Residency::Hot;
             if from_hot.is_some_and(|was| was != hot) {
-                self.either(file, from, at, !hot, landing, cached);
+                let way = if hot { self.direct() } else { self.hot() };
+                self.fill(
+                    Stretch {
+                        start: from,
+                        end: at,
+                        ..stretch
+                    },
+                    way,
+                );
                 from = at;
             }
             from_hot = Some(hot);
             at = to;
         }
-        self.either(file, from, end, from_hot == Some(true), landing, cached);
-    }
-
-    fn either(
-        &mut self,
-        file: u32,
-        start: u64,
-        end: u64,
-        hot: bool,
-        landing: Landing,
-        cached: Landing,
-    ) {
-        if hot {
-            self.fill(
-                file,
-                start,
-                end,
-                Route::Cached,
-                cached,
-                Some((Route::Direct, landing)),
-            );
+        let way = if from_hot == Some(true) {
+            self.hot()
         } else {
-            self.fill(file, start, end, Route::Direct, landing, None);
-        }
+            self.direct()
+        };
+        self.fill(
+            Stretch {
+                start: from,
+                ..stretch
+            },
+            way,
+        );
     }
 
-    fn fill(
-        &mut self,
-        file: u32,
-        start: u64,
-        end: u64,
-        route: Route,
-        landing: Landing,
-        otherwise: Option<(Route, Landing)>,
-    ) {
+    fn fill(&mut self, stretch: Stretch, way: Way) {
+        let Stretch { file, start, end } = stretch;
         let pieces = u32::try_from(self.plan.pieces.len()).expect("below 2^32 pieces");
         while let Some(run) = self.runs.get(self.next) {
             let from = run.offset.max(start);
@@ -241,11 +258,37 @@ impl Cutter<'_> {
             offset: start,
             len: small(len),
             expected: small(len.min(file_len - start)),
-            route,
-            landing,
-            otherwise,
+            route: way.route,
+            landing: way.landing,
+            otherwise: way.otherwise,
             pieces: pieces..to,
         });
+    }
+}
+
+/// Part of a file, to be one fill or several.
+#[derive(Clone, Copy)]
+struct Stretch {
+    file: u32,
+    start: u64,
+    end: u64,
+}
+
+/// How a fill is done, and how if that fails.
+#[derive(Clone, Copy)]
+struct Way {
+    route: Route,
+    landing: Landing,
+    otherwise: Option<(Route, Landing)>,
+}
+
+impl Way {
+    fn new(route: Route, landing: Landing) -> Self {
+        Self {
+            route,
+            landing,
+            otherwise: None,
+        }
     }
 }
 

@@ -42,8 +42,9 @@ impl Reason {
     pub fn explain(self) -> &'static str {
         match self {
             Self::NoIoUring => {
-                "io_uring is missing or forbidden here; allow it in the container's seccomp \
-                 profile or set kernel.io_uring_disabled=0"
+                "io_uring is missing or forbidden here, or may lock no memory; allow it in the \
+                 container's seccomp profile, set kernel.io_uring_disabled=0, or raise the \
+                 memlock limit (ulimit -l)"
             }
             Self::NoDirectIo => {
                 "the file system refuses direct I/O for this file, so it was read through the \

@@ -1,4 +1,5 @@
 //! The kernel's side: memory maps, residency, limits. All `unsafe` of the crate that is not
 //! named elsewhere lives under here.
 
+pub mod lease;
 pub mod memory;

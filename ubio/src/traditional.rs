@@ -77,6 +77,7 @@ impl Traditional {
                 })?;
             // SAFETY: the destination is this load's alone, and the item is not shown yet.
             unsafe { self.to.write(run.destination + done, part) };
+            self.shared.requested(want);
             done += want;
         }
         Ok(())

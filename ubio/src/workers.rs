@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use crossbeam_queue::ArrayQueue;
-use ubio_core::{FillError, FillErrorKind, Nanos, StreamPlan};
+use ubio_core::{FillError, FillErrorKind, Nanos, Piece, StreamPlan};
 
 use crate::error::{Error, Result};
 use crate::source::Waker;
@@ -171,13 +171,12 @@ impl Work {
                 plan,
                 fill,
             } => {
-                let fill = &plan.fills[*fill as usize];
-                for piece in &plan.pieces[fill.pieces.start as usize..fill.pieces.end as usize] {
+                for piece in pieces(plan, *fill) {
                     let from = window_offset + u64::from(piece.fill_offset);
                     // SAFETY: promised by the job's maker; a window is no destination.
                     unsafe { to.copy_from(piece.destination, window, from, piece.len.into()) };
                 }
-                Ok(fill.expected)
+                Ok(plan.fills[*fill as usize].expected)
             }
             Self::Gather {
                 window,
@@ -186,13 +185,12 @@ impl Work {
                 plan,
                 fill,
             } => {
-                let fill = &plan.fills[*fill as usize];
-                for piece in &plan.pieces[fill.pieces.start as usize..fill.pieces.end as usize] {
+                for piece in pieces(plan, *fill) {
                     let to = window_offset + u64::from(piece.fill_offset);
                     // SAFETY: promised by the job's maker; a window is no destination.
                     unsafe { window.copy_from(to, from, piece.destination, piece.len.into()) };
                 }
-                Ok(fill.expected)
+                Ok(plan.fills[*fill as usize].expected)
             }
             Self::ReadScatter {
                 file,
@@ -212,15 +210,8 @@ impl Work {
                 let range = (*offset, u64::from(*len));
                 // SAFETY: promised by the job's maker.
                 let read = unsafe { to.read_file(&[range], file, *file_offset, *resident_only) };
-                match read {
-                    // Nothing more in the page cache, rather than nothing more in the file.
-                    Ok(bytes) if *resident_only && bytes < u64::from(*len) => Err(FillError {
-                        kind: FillErrorKind::NotResident,
-                        code: 0,
-                    }),
-                    Ok(bytes) => Ok(u32::try_from(bytes).expect("at most what was asked")),
-                    Err(cause) => Err(read_error(&cause, *resident_only)),
-                }
+                read.map(|bytes| u32::try_from(bytes).expect("at most what was asked"))
+                    .map_err(|cause| read_error(&cause, *resident_only))
             }
             Self::Populate {
                 region,
@@ -229,15 +220,7 @@ impl Work {
             } => region
                 .populate(*offset, *len_bytes)
                 .map(|()| 0)
-                .map_err(|cause| {
-                    let code = std::error::Error::source(&cause)
-                        .and_then(|cause| cause.downcast_ref::<std::io::Error>())
-                        .and_then(std::io::Error::raw_os_error);
-                    FillError {
-                        kind: FillErrorKind::Destination,
-                        code: code.unwrap_or(libc::ENOMEM),
-                    }
-                }),
+                .map_err(|cause| no_memory(&cause)),
             Self::Zero {
                 region,
                 offset,
@@ -251,6 +234,21 @@ impl Work {
     }
 }
 
+fn pieces(plan: &StreamPlan, fill: u32) -> &[Piece] {
+    let range = &plan.fills[fill as usize].pieces;
+    &plan.pieces[range.start as usize..range.end as usize]
+}
+
+fn no_memory(cause: &Error) -> FillError {
+    let code = std::error::Error::source(cause)
+        .and_then(|cause| cause.downcast_ref::<std::io::Error>())
+        .and_then(std::io::Error::raw_os_error);
+    FillError {
+        kind: FillErrorKind::Destination,
+        code: code.unwrap_or(libc::ENOMEM),
+    }
+}
+
 /// Reads a fill's pieces to their places: neighbours in the file as one call.
 fn read_scatter(
     file: &Arc<OwnedFd>,
@@ -260,8 +258,8 @@ fn read_scatter(
     fill: u32,
 ) -> Result<u32, FillError> {
     const BATCH: usize = 64;
+    let pieces = pieces(plan, fill);
     let fill = &plan.fills[fill as usize];
-    let pieces = &plan.pieces[fill.pieces.start as usize..fill.pieces.end as usize];
     let mut next = 0;
     while next < pieces.len() {
         let mut ranges = [(0u64, 0u64); BATCH];
@@ -307,7 +305,7 @@ fn read_scatter(
 
 /// The threads and their queue. Dropping it ends them after the jobs at hand.
 #[derive(Debug)]
-pub(crate) struct Workers {
+pub struct Workers {
     sender: Option<Sender<Job>>,
     receiver: Receiver<Job>,
     threads: Vec<JoinHandle<()>>,
@@ -318,7 +316,7 @@ impl Workers {
     ///
     /// # Errors
     /// The kernel gives no thread.
-    pub(crate) fn start(name: &str, count: usize, capacity: usize) -> Result<Arc<Self>> {
+    pub fn start(name: &str, count: usize, capacity: usize) -> Result<Arc<Self>> {
         let (sender, receiver) = bounded::<Job>(capacity.max(1));
         let mut threads = Vec::with_capacity(count);
         for index in 0..count.max(1) {
@@ -358,7 +356,7 @@ impl Workers {
     }
 
     /// How many threads there are.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.threads.len()
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use fs_adapter::placement;
 use fs_adapter::plan::{Order, Plan, Selection};
 use fs_adapter::{Model, OpenOptions};
+use ubio::map::Mapped;
 use ubio::{Builder, Engine, LoadRequest, Loaded, Routes};
 
 /// A safetensors file of `sizes` U8 tensors with bytes that differ everywhere.
@@ -144,6 +145,31 @@ fn lent_windows_hold_the_bytes_and_go_back() {
             );
         }
     }
+}
+
+#[test]
+fn a_mapped_model_holds_the_bytes() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("folder");
+    let path = folder.path().join("model.safetensors");
+    write_model(&path, &SIZES);
+    let model = Arc::new(Model::open(&path, &OpenOptions::default()).expect("model"));
+    let plan = Plan::new(&model, &Selection::all(), Order::Layer).expect("plan");
+    let mapped = Mapped::open(&model, &plan).expect("map");
+    for view in mapped.tensors() {
+        assert!(
+            view.bytes == expected(&model, &view.tensor.name),
+            "{} differs",
+            view.tensor.name
+        );
+    }
+    assert_eq!(mapped.tensors().len(), SIZES.len());
+    assert!(mapped.is_intact());
+    std::fs::OpenOptions::new()
+        .append(true)
+        .open(&path)
+        .and_then(|mut file| file.write_all(b"more"))
+        .expect("a writer gets on");
+    assert!(!mapped.is_intact());
 }
 
 #[test]

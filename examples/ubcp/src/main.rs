@@ -1,3 +1,92 @@
-//! Placeholder head; replaced by the first real commit of this crate.
+//! `ubcp`: copies model files into memory through fixed windows, and says what that took.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `args`, `size` | the command line |
+//! | `source`, `destination`, `via` | SRC, DST, and the way between them |
+//! | `run`, `export` | a load; and back from shared memory to a file |
+//! | `verify`, `digest`, `meter` | checks and measurements of what was loaded |
+//! | `report`, `summary`, `json`, `list`, `output` | what is printed |
+//! | `progress`, `signals` | while it runs |
+//! | `exit` | errors and exit codes |
+//!
+//! No engine logic is here: what decides anything about windows and routes is in `ubio`.
 
-fn main() {}
+mod args;
+mod destination;
+mod digest;
+mod exit;
+mod export;
+mod json;
+mod list;
+mod meter;
+mod output;
+mod progress;
+mod report;
+mod run;
+mod signals;
+mod size;
+mod source;
+mod summary;
+mod verify;
+mod via;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{CommandFactory, Parser};
+
+use crate::args::Args;
+use crate::exit::{Failure, printable};
+use crate::signals::Signals;
+
+fn main() -> ExitCode {
+    let begun = Instant::now();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) if error.use_stderr() => {
+            let json = std::env::args_os().any(|arg| arg == "--json");
+            return fail(&args::one_line(&error), json);
+        }
+        Err(help) => {
+            // Help into a closed pipe has no reader.
+            let _closed = help.print();
+            return ExitCode::SUCCESS;
+        }
+    };
+    let done = match (args.completions, args.man) {
+        (Some(shell), _) => completions(shell),
+        (None, true) => man(),
+        (None, false) => run::run(&args, &Signals::listen(), begun),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => fail(&failure, args.json),
+    }
+}
+
+fn fail(failure: &Failure, json: bool) -> ExitCode {
+    report_line(failure);
+    if json && let Err(second) = json::print_failure(failure) {
+        report_line(&second);
+    }
+    failure.exit.into()
+}
+
+/// One line on standard error.
+fn report_line(failure: &Failure) {
+    let line = printable(&failure.to_string());
+    // Nowhere is left to complain to if this fails.
+    let _closed = writeln!(std::io::stderr(), "ubcp: error: {line}");
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "ubcp", &mut script);
+    output::write(|out| out.write_all(&script))
+}
+
+fn man() -> Result<(), Failure> {
+    output::write(|out| clap_mangen::Man::new(Args::command()).render(out))
+}

@@ -18,7 +18,6 @@ use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result, quoted};
 use crate::limits::{MAX_DIMS, MAX_HEADER_BYTES, MAX_TENSORS};
 use json::RawEntry;
-pub(crate) use json::text_offset;
 
 /// Bytes of the length that starts a file.
 pub const LENGTH_BYTES: u64 = 8;

@@ -1,7 +1,7 @@
 //! A GGUF model, whole or split (`NAME-00001-of-00003.gguf`, `split.*` keys as llama.cpp's
 //! gguf-split writes them). Knows which parts belong together, not what the keys else mean.
 
-use super::{GgufHeader, Headers, Model, OpenOptions, as_usize, check_tensor_count};
+use super::{GgufHeader, Headers, Model, OpenOptions, as_usize, check_content, check_tensor_count};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file::{Folder, ModelFile, folder_of};
@@ -146,14 +146,7 @@ fn read(file: &ModelFile) -> Result<gguf::Header> {
     let len = file.len_bytes();
     let most = len.min(MAX_HEADER_BYTES);
     let mut want = most.min(1 << 20);
-    if len == 0 {
-        let detail = "the file is empty";
-        return Err(Error::new(
-            ErrorKind::Empty,
-            detail,
-            "fetch it again: the download may have failed",
-        ));
-    }
+    check_content(file)?;
     loop {
         let bytes = file.read_exact_at(0, as_usize(want))?;
         match gguf::parse_prefix(&bytes, len)? {

@@ -335,7 +335,7 @@ impl Core {
             State::Armed | State::Filling if lease.in_flight > 0 => {
                 self.table.set_state(id, State::Quarantined);
                 if self.planted.is(PlantedBug::ReleaseOnCancel) {
-                    self.table[id].in_flight = 0;
+                    self.forget_commands(id);
                     self.release(id, false);
                 }
             }

@@ -21,6 +21,7 @@ extern crate alloc;
 pub mod action;
 mod actions;
 mod arbiter;
+mod check;
 mod commands;
 mod core;
 mod events;

@@ -12,7 +12,7 @@ use crate::units::{ItemIndex, Nanos, ObjectId};
 pub enum Route {
     /// Storage DMA, past the page cache.
     Direct,
-    /// Copied from the page cache; what is not there is left to the fill's other way.
+    /// Copied from the page cache by a worker.
     Cached,
     /// Read through the page cache, from storage where need be: what remains where a file
     /// has no direct I/O.

@@ -2,6 +2,8 @@
 //! `planted-bugs`, which only tests turn on, there are none and no code for them.
 
 use crate::action::FillError;
+use crate::commands::Place;
+use crate::core::Core;
 use crate::retry::Verdict;
 
 /// A bug the machine is told to have.
@@ -57,14 +59,6 @@ pub(crate) struct Planted {
 impl Planted {
     /// Whether the machine has this bug.
     #[inline]
-    #[cfg_attr(
-        not(feature = "planted-bugs"),
-        expect(
-            clippy::unused_self,
-            clippy::trivially_copy_pass_by_ref,
-            reason = "none to look at"
-        )
-    )]
     pub(crate) fn is(&self, bug: PlantedBug) -> bool {
         #[cfg(feature = "planted-bugs")]
         return self.bug == Some(bug);
@@ -104,6 +98,19 @@ impl Planted {
             }
             (Verdict::NotResident, _) if self.is(PlantedBug::IgnoreNotResident) => Verdict::Landed,
             _ => verdict,
+        }
+    }
+}
+
+impl Core {
+    /// Forgets the commands of a lease while the source still has them.
+    pub(crate) fn forget_commands(&mut self, lease: u16) {
+        for id in 0..self.commands.len() {
+            if self.commands[id].place == Place::InFlight && self.commands[id].lease == lease {
+                self.commands.release(id);
+                self.table[lease].in_flight -= 1;
+                self.stats.in_flight.now -= 1;
+            }
         }
     }
 }

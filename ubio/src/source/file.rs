@@ -102,7 +102,7 @@ impl FileSource {
     ///
     /// # Errors
     /// No thread or descriptor can be had. A missing io_uring is no error: see [`Reader`].
-    pub(crate) fn open(workers: Arc<Workers>, tickets: usize, uring: bool) -> Result<Self> {
+    pub fn open(workers: Arc<Workers>, tickets: usize, uring: bool) -> Result<Self> {
         let waker = Waker::new()?;
         let depth = usize::from(DIRECT_DEPTH);
         let ring = if uring {
@@ -452,7 +452,7 @@ impl Drop for FileSource {
                 // A ring that cannot be waited on any more may still be written to by the
                 // kernel: give up its memory rather than hand it back.
                 for operation in self.operations.drain(..).flatten() {
-                    std::mem::forget(operation);
+                    let _leaked = Box::leak(Box::new(operation));
                 }
                 break;
             }

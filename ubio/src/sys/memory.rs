@@ -122,7 +122,7 @@ impl Region {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         if huge
-            && len_bytes % HUGE_PAGE_BYTES == 0
+            && len_bytes.is_multiple_of(HUGE_PAGE_BYTES)
             && free_huge_pages() * HUGE_PAGE_BYTES >= len_bytes
         {
             let len = usize::try_from(len_bytes).expect("64-bit address space");

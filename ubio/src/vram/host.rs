@@ -27,7 +27,7 @@ pub struct HostVram {
 
 impl HostVram {
     /// For at most `capacity` operations under way; `waker` is woken for each finished one.
-    pub(crate) fn new(workers: Arc<Workers>, capacity: usize, waker: Waker) -> Self {
+    pub fn new(workers: Arc<Workers>, capacity: usize, waker: Waker) -> Self {
         let done = DoneQueue::new(capacity, waker);
         Self {
             buffers: Vec::new(),

@@ -58,10 +58,11 @@ impl NamedBuffer {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let file =
             rustix::fs::open(FOLDER, flags, Mode::from_raw_mode(0o644)).map_err(|errno| {
-                at_folder(
-                    Error::os("cannot make shared memory", errno)
-                        .remedy("mount a writable tmpfs on /dev/shm"),
-                )
+                let remedy = match errno {
+                    Errno::MFILE | Errno::NFILE => "raise the open-files limit (ulimit -n)",
+                    _ => "mount a writable tmpfs on /dev/shm",
+                };
+                at_folder(Error::os("cannot make shared memory", errno).remedy(remedy))
             })?;
         let mapped = round_up(len_bytes.max(1), PAGE_BYTES);
         check_space(&file, mapped).map_err(at_folder)?;

@@ -4,7 +4,8 @@
 //! A visitor, because a map type would swallow repeated keys. Nesting cannot grow: every value
 //! has a fixed shape, so the first bracket too many is a type error.
 
-use crate::error::{Error, ErrorKind, Result, quoted};
+use super::{FETCH_AGAIN, LENGTH_BYTES, NOT_VALID};
+use crate::error::{Error, ErrorKind, Result, bad_json, quoted};
 use crate::limits::{MAX_DIMS, MAX_TENSORS};
 use serde::de::{
     DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
@@ -35,35 +36,16 @@ pub(super) fn parse(text: &str) -> Result<RawHeader> {
             header: &mut header,
         })
         .and_then(|()| deserializer.end())
-        .map_err(|error| {
-            let offset = 8 + text_offset(text, error.line(), error.column());
-            Error::new(
-                ErrorKind::Malformed,
-                format!("the header is not valid: {error}"),
-                "the file is damaged, or not a safetensors file: fetch or write it again",
-            )
-            .at_offset(offset)
-            .caused_by(error)
-        })?;
+        .map_err(|error| bad_json(text, LENGTH_BYTES, "the header", FETCH_AGAIN, error))?;
     match header.duplicate.take() {
         Some((tensor, field)) => Err(Error::new(
             ErrorKind::Duplicate,
             format!("the key {field:?} occurs twice"),
-            "not a valid safetensors file: write it again with a current library",
+            NOT_VALID,
         )
         .at_tensor(&tensor)),
         None => Ok(header),
     }
-}
-
-/// Bytes before (`line`, `column`), both counted from one as serde_json does.
-pub(crate) fn text_offset(text: &str, line: usize, column: usize) -> u64 {
-    let before: usize = text
-        .split_inclusive('\n')
-        .take(line.saturating_sub(1))
-        .map(str::len)
-        .sum();
-    (before + column.saturating_sub(1)).min(text.len()) as u64
 }
 
 struct HeaderVisitor<'a> {

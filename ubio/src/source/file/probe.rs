@@ -55,10 +55,7 @@ pub fn probe(file: &impl AsFd) -> Result<Probed> {
         })
     };
     if let Ok(stat) = rustix::fs::fstatfs(file)
-        && matches!(
-            i64::from(stat.f_type),
-            TMPFS_MAGIC | RAMFS_MAGIC | HUGETLBFS_MAGIC
-        )
+        && matches!(stat.f_type, TMPFS_MAGIC | RAMFS_MAGIC | HUGETLBFS_MAGIC)
     {
         return none(DirectIo::InMemory);
     }
@@ -211,5 +208,5 @@ pub fn residency(file: &impl AsFd, offset: u64, len_bytes: u64) -> Residency {
 }
 
 fn on_overlay(file: &impl AsFd) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|stat| i64::from(stat.f_type) == OVERLAYFS_MAGIC)
+    rustix::fs::fstatfs(file).is_ok_and(|stat| stat.f_type == OVERLAYFS_MAGIC)
 }

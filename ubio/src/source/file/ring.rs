@@ -287,7 +287,7 @@ impl Drop for Ring {
                 while self.pop().is_some() {}
                 if entered.is_err() {
                     // It may still be written: leave it allocated.
-                    std::mem::forget(std::mem::take(&mut self.wake_count));
+                    let _leaked = Box::leak(std::mem::take(&mut self.wake_count));
                     break;
                 }
             }

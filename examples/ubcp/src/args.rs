@@ -1,0 +1,324 @@
+//! The command line: what can be asked, and what does not go together by itself. What needs
+//! the model to be judged is judged in `via` and `destination`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+use crate::digest::Algorithm;
+use crate::exit::{CODES_HELP, Failure};
+use crate::size;
+
+const EXAMPLES: &str = "\
+Examples:
+  ubcp model.safetensors shm:llm            load it; readers map /dev/shm/ubio.llm
+  ubcp ~/models/llama-70b shm:llm --verify  a folder of shards becomes one file
+  ubcp model.gguf host: --json --repeat 5   measure, in memory that is gone at exit
+  ubcp model.safetensors --list             only the tensor table
+  ubcp big.bin shm:big --digest sha256      any file, as it is
+  ubcp shm:llm model.safetensors            and back to a disk";
+
+const ABOUT: &str = "Copies model files into memory through fixed windows";
+
+const LONG_ABOUT: &str = "\
+Copies model files into memory through fixed windows.
+
+SRC is a safetensors or GGUF file, a folder with a model (Hugging Face's cache included), an \
+index JSON, any other file (taken as bytes), or shm:NAME. DST is shm:NAME, which becomes \
+/dev/shm/ubio.NAME when all of it is there; host:, which is memory that is gone at exit; or a \
+file, when SRC is shm:NAME. A file whose name begins with shm: or host: is written ./shm:NAME.";
+
+const AFTER_LONG_HELP_HEAD: &str = "\
+SIZE is a number of bytes with an optional binary unit: 4096, 64K, 4MiB, 1G.
+
+A named result is a valid file of the model's format. It appears only when it is complete, and \
+replaces what had the name before; readers that mapped that keep it.
+
+seconds runs from the program's first instruction (in repeated runs: from the begin of that \
+load) to the last byte visible: opening, reservation and page faults included, dropping caches \
+(--cold), verification and digest not.";
+
+/// Copies model files into memory through fixed windows.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ubcp",
+    version,
+    about = ABOUT,
+    long_about = LONG_ABOUT,
+    override_usage = "ubcp [OPTIONS] <SRC> <DST>\n       ubcp [OPTIONS] --list <SRC>",
+    after_help = format!("{EXAMPLES}\n\n{CODES_HELP}"),
+    after_long_help = format!("{AFTER_LONG_HELP_HEAD}\n\n{EXAMPLES}\n\n{CODES_HELP}"),
+    max_term_width = 100,
+)]
+pub(crate) struct Args {
+    /// A model file, folder or index, any other file, or shm:NAME
+    #[arg(value_name = "SRC", required_unless_present_any = ["completions", "man"])]
+    pub(crate) src: Option<OsString>,
+
+    /// shm:NAME, host:, or a file when SRC is shm:NAME
+    #[arg(value_name = "DST", required_unless_present_any = ["list", "completions", "man"])]
+    pub(crate) dst: Option<OsString>,
+
+    /// Only tensors whose whole name matches: *, ?, [a-f], {a,b}; may be repeated
+    #[arg(long, value_name = "GLOB", help_heading = "What to load")]
+    pub(crate) tensors: Vec<String>,
+
+    /// The order in which tensors are read and become visible
+    #[arg(long, value_enum, default_value_t, help_heading = "What to load")]
+    pub(crate) order: Order,
+
+    /// Refuse symbolic links: for folders you do not trust
+    #[arg(long, help_heading = "What to load")]
+    pub(crate) no_follow: bool,
+
+    /// Print the tensor table of SRC and load nothing
+    #[arg(
+        long,
+        help_heading = "What to load",
+        conflicts_with_all = ["dst", "verify", "digest", "trace", "repeat"]
+    )]
+    pub(crate) list: bool,
+
+    /// How bytes reach the destination
+    #[arg(long, value_enum, default_value_t, help_heading = "How to load")]
+    pub(crate) via: Via,
+
+    /// How bytes leave the storage
+    #[arg(long, value_enum, default_value_t, help_heading = "How to load")]
+    pub(crate) route: Route,
+
+    /// Align every tensor to this (host: and GGUF) [default: 256 for host:]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "How to load")]
+    pub(crate) align: Option<u64>,
+
+    /// Anything less than the best way is an error
+    #[arg(long, help_heading = "How to load")]
+    pub(crate) strict: bool,
+
+    /// Load this often, each time into fresh memory; the last result is published
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=100_000),
+        help_heading = "How to load"
+    )]
+    pub(crate) repeat: Option<u32>,
+
+    /// Drop the source's pages from the page cache before each load, to measure cold
+    #[arg(long, help_heading = "How to load")]
+    pub(crate) cold: bool,
+
+    /// Reread the source through the page cache and compare before anything is published
+    #[arg(long, help_heading = "Checks")]
+    pub(crate) verify: bool,
+
+    /// Digest of the loaded tensors' bytes in file order (of a plain file: of its bytes)
+    #[arg(long, value_enum, value_name = "ALGORITHM", help_heading = "Checks")]
+    pub(crate) digest: Option<Algorithm>,
+
+    /// Print one JSON object (with --repeat: an array of them), also for errors
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+
+    /// Print no summary and no progress
+    #[arg(long, short, help_heading = "Output")]
+    pub(crate) quiet: bool,
+
+    /// Show progress on standard error
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        value_name = "WHEN",
+        help_heading = "Output"
+    )]
+    pub(crate) progress: ProgressWhen,
+
+    /// Write a trace of fills, flushes and stalls for Perfetto or chrome://tracing
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) trace: Option<PathBuf>,
+
+    /// Print completions for this shell
+    #[arg(
+        long,
+        value_enum,
+        value_name = "SHELL",
+        exclusive = true,
+        help_heading = "Output"
+    )]
+    pub(crate) completions: Option<clap_complete::Shell>,
+
+    /// Print the man page
+    #[arg(long, exclusive = true, help_heading = "Output")]
+    pub(crate) man: bool,
+
+    #[command(flatten)]
+    pub(crate) advanced: Advanced,
+}
+
+/// What rarely needs to be touched.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Advanced")]
+pub(crate) struct Advanced {
+    /// How many windows
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = ubio::limits::DEFAULT_WINDOWS,
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
+    pub(crate) windows: u16,
+
+    /// Bytes of each window: a multiple of 4 KiB, at most 128 MiB [default: 4MiB]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value_t = ubio::limits::DEFAULT_WINDOW_BYTES,
+        hide_default_value = true,
+        value_parser = window_size
+    )]
+    pub(crate) window_size: u32,
+
+    /// Largest single read, to begin with [default: 1MiB]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value_t = ubio::limits::FIRST_COMMAND_BYTES,
+        hide_default_value = true,
+        value_parser = command_size
+    )]
+    pub(crate) command_size: u32,
+
+    /// Reads in flight, to begin with
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = ubio::limits::FIRST_DEPTH,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(ubio::limits::DIRECT_DEPTH))
+    )]
+    pub(crate) depth: u16,
+
+    /// Threads that copy [default: by the number of cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) workers: Option<u16>,
+
+    /// Do not put windows on huge pages
+    #[arg(long)]
+    pub(crate) no_huge: bool,
+
+    /// Read with threads instead of io_uring
+    #[arg(long)]
+    pub(crate) no_uring: bool,
+}
+
+/// `--order`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    /// As in the files
+    #[default]
+    File,
+    /// As a forward pass uses them
+    Layer,
+}
+
+/// `--via`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Via {
+    /// The better one of these, for this source and destination
+    #[default]
+    Auto,
+    /// Through windows, each tensor placed and aligned
+    Ub,
+    /// Straight into the destination, in the file's own layout
+    InPlace,
+}
+
+/// `--route`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Route {
+    /// What is in the page cache from there, all else direct
+    #[default]
+    Auto,
+    /// All of it direct
+    Direct,
+    /// All of it through the page cache
+    Cached,
+    /// One thread, buffered reads, a copy: for comparison
+    Traditional,
+}
+
+/// `--progress`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProgressWhen {
+    /// When standard error is a terminal
+    #[default]
+    Auto,
+    /// Also into a file or pipe, line by line
+    Always,
+    /// Never
+    Never,
+}
+
+const PAGE_BYTES: u64 = 4096;
+
+/// Most bytes of one window.
+pub(crate) const MAX_WINDOW_BYTES: u64 = 128 << 20;
+
+fn window_size(text: &str) -> Result<u32, String> {
+    pages(size::parse(text)?, MAX_WINDOW_BYTES, "a window", "4MiB")
+}
+
+fn command_size(text: &str) -> Result<u32, String> {
+    let most = ubio::limits::MAX_COMMAND_BYTES.into();
+    pages(size::parse(text)?, most, "a read", "1MiB")
+}
+
+fn pages(bytes: u64, most: u64, what: &str, example: &str) -> Result<u32, String> {
+    match u32::try_from(bytes) {
+        Ok(fits) if bytes > 0 && bytes.is_multiple_of(PAGE_BYTES) && bytes <= most => Ok(fits),
+        _ => Err(format!(
+            "{what} takes a multiple of 4 KiB up to {}, for example {example}",
+            size::human(most)
+        )),
+    }
+}
+
+impl Args {
+    /// What the options say together, before anything is opened.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let advanced = &self.advanced;
+        let pool = u64::from(advanced.windows) * u64::from(advanced.window_size);
+        let half = memory_bytes() / 2;
+        if pool > half {
+            return Err(Failure::usage(
+                format!(
+                    "{} windows of {} are {}, more than half of this machine's memory",
+                    advanced.windows,
+                    size::human(advanced.window_size.into()),
+                    size::human(pool)
+                ),
+                "use fewer (--windows) or smaller (--window-size) ones; the default is 8 of 4 MiB",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn memory_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram.saturating_mul(u64::from(info.mem_unit))
+}
+
+/// A usage error of clap's, on one line.
+pub(crate) fn one_line(error: &clap::Error) -> Failure {
+    let text = error.to_string();
+    let body = text.split("\n\nUsage:").next().unwrap_or(&text);
+    let body = body
+        .split("\n\nFor more information")
+        .next()
+        .unwrap_or(body);
+    let body = body.strip_prefix("error: ").unwrap_or(body);
+    let message = body.split_whitespace().collect::<Vec<_>>().join(" ");
+    Failure::usage(message, "ubcp --help lists the options, with examples")
+}

@@ -1,0 +1,330 @@
+//! From shared memory to a file: written without a name, made durable, then put in place of
+//! whatever had the name, in one step. A full disk or a killed run leaves nothing.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use fs_adapter::Model;
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::args::{Args, Order, Via};
+use crate::exit::{Exit, Failure};
+use crate::meter::Meter;
+use crate::progress::Progress;
+use crate::report::{Explain, Outcome, Subject};
+use crate::signals::Signals;
+
+/// Bytes copied at once.
+const PART_BYTES: usize = 4 << 20;
+
+/// Writes the one file of `model` to `to`.
+pub(crate) fn export(
+    args: &Args,
+    signals: &Signals,
+    model: &Model,
+    to: &Path,
+    begun: Instant,
+) -> Result<(Subject, Outcome), Failure> {
+    refuse_options(args)?;
+    let [from] = model.files() else {
+        return Err(Failure::usage(
+            "a name in shared memory is one file",
+            "name one that ubcp made (ls /dev/shm/ubio.*)",
+        ));
+    };
+    let meter = Meter::from_start(begun);
+    let mut progress = Progress::new(args, from.len_bytes());
+    let held = signals.hold();
+    let unfinished = Unfinished::create(to, from.len_bytes())?;
+    copy(from, &unfinished, signals, &mut progress)?;
+    model
+        .check_unchanged()
+        .map_err(|error| Failure::model(&error))?;
+    unfinished.sync()?;
+    progress.finish();
+    let measured = meter.stop();
+    if args.verify {
+        compare(from, &unfinished, signals)?;
+    }
+    let digest = args
+        .digest
+        .map(|algorithm| digest_of(algorithm, model, &unfinished))
+        .transpose()?;
+    signals.check()?;
+    unfinished.publish()?;
+    signals.published();
+    drop(held);
+    let subject = Subject {
+        source: args.src.clone().unwrap_or_default(),
+        destination: args.dst.clone().unwrap_or_default(),
+        result: Some(to.to_owned()),
+        bytes: from.len_bytes(),
+        tensors: model.tensors().len(),
+        files: 1,
+        format: model.format(),
+        via: "copy",
+        via_reason: None,
+        explain: Explain::default(),
+    };
+    let outcome = Outcome {
+        measured,
+        report: ubio::stats::Report::default(),
+        digest,
+        verified: args.verify,
+    };
+    Ok((subject, outcome))
+}
+
+/// A file is written as it is: what shapes a load has no meaning here.
+fn refuse_options(args: &Args) -> Result<(), Failure> {
+    let given = [
+        (!args.tensors.is_empty(), "--tensors"),
+        (args.order != Order::File, "--order layer"),
+        (args.align.is_some(), "--align"),
+        (args.via != Via::Auto, "--via"),
+        (args.repeat.is_some(), "--repeat"),
+        (args.trace.is_some(), "--trace"),
+        (args.cold, "--cold"),
+    ];
+    match given
+        .into_iter()
+        .find_map(|(given, name)| given.then_some(name))
+    {
+        None => Ok(()),
+        Some(name) => Err(Failure::usage(
+            format!("{name} has no meaning when shared memory is written to a file as it is"),
+            format!("drop {name}, or select while loading into shm:NAME"),
+        )),
+    }
+}
+
+fn copy(
+    from: &fs_adapter::ModelFile,
+    to: &Unfinished,
+    signals: &Signals,
+    progress: &mut Progress,
+) -> Result<(), Failure> {
+    parts(from.len_bytes(), |at, part| {
+        signals.check()?;
+        read(from, at, part)?;
+        to.file
+            .write_all_at(part, at)
+            .map_err(|cause| to.fail("write the file", &cause))?;
+        progress.show(at + part.len() as u64);
+        Ok(())
+    })
+}
+
+fn compare(
+    from: &fs_adapter::ModelFile,
+    to: &Unfinished,
+    signals: &Signals,
+) -> Result<(), Failure> {
+    let mut written = vec![0; PART_BYTES];
+    parts(from.len_bytes(), |at, part| {
+        signals.check()?;
+        read(from, at, part)?;
+        let written = &mut written[..part.len()];
+        to.file
+            .read_exact_at(written, at)
+            .map_err(|cause| to.fail("reread the file", &cause))?;
+        match part
+            .iter()
+            .zip(&*written)
+            .position(|(one, other)| one != other)
+        {
+            None => Ok(()),
+            Some(first) => {
+                let message = format!(
+                    "what was written differs from {} first at byte {}",
+                    from.path().display(),
+                    at + first as u64
+                );
+                Err(Failure::new(Exit::Mismatch, "mismatch", message)
+                    .at(&to.path)
+                    .remedy("nothing was published; check the disk and write it again"))
+            }
+        }
+    })
+}
+
+fn digest_of(
+    algorithm: crate::digest::Algorithm,
+    model: &Model,
+    to: &Unfinished,
+) -> Result<String, Failure> {
+    let mut digest = algorithm.begin();
+    for tensor in model.tensors().as_slice() {
+        parts(tensor.len, |at, part| {
+            to.file
+                .read_exact_at(part, tensor.offset + at)
+                .map_err(|cause| to.fail("reread the file", &cause))?;
+            digest.add(part);
+            Ok(())
+        })?;
+    }
+    Ok(format!("{}:{}", algorithm.name(), digest.end()))
+}
+
+/// Goes through `len` bytes part by part: offset and a buffer of that part's length.
+fn parts(
+    len: u64,
+    mut with: impl FnMut(u64, &mut [u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut buffer = vec![0; PART_BYTES];
+    let mut at = 0;
+    while at < len {
+        let want = usize::try_from(len - at).map_or(PART_BYTES, |left| left.min(PART_BYTES));
+        with(at, &mut buffer[..want])?;
+        at += want as u64;
+    }
+    Ok(())
+}
+
+fn read(from: &fs_adapter::ModelFile, at: u64, part: &mut [u8]) -> Result<(), Failure> {
+    from.file().read_exact_at(part, at).map_err(|cause| {
+        let exit = match cause.kind() {
+            io::ErrorKind::UnexpectedEof => Exit::Changed,
+            _ => Exit::Io,
+        };
+        Failure::os(exit, from.path(), "read the shared memory", &cause)
+            .remedy("keep it still while it is written, and try again")
+    })
+}
+
+/// A file that has no name yet, or where the file system cannot do that, a hidden one that is
+/// removed unless it gets its name.
+#[derive(Debug)]
+struct Unfinished {
+    file: File,
+    path: PathBuf,
+    /// The name it has meanwhile.
+    hidden: Option<PathBuf>,
+}
+
+impl Unfinished {
+    fn create(path: &Path, len_bytes: u64) -> Result<Self, Failure> {
+        let fail = |doing: &str, errno: Errno| destination_failure(path, doing, &errno.into());
+        if path.file_name().is_none() || path.is_dir() {
+            return Err(
+                Failure::new(Exit::Destination, "not-a-file", "this is a folder")
+                    .at(path)
+                    .remedy("name the file to write in it"),
+            );
+        }
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o666);
+        let unfinished = match rustix::fs::open(folder_of(path), flags, mode) {
+            Ok(file) => Self {
+                file: file.into(),
+                path: path.to_owned(),
+                hidden: None,
+            },
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS) => {
+                Self::create_hidden(path)?
+            }
+            Err(errno) => return Err(fail("create the file", errno)),
+        };
+        let reserved = rustix::fs::fallocate(
+            &unfinished.file,
+            FallocateFlags::empty(),
+            0,
+            len_bytes.max(1),
+        );
+        match reserved {
+            // Where space cannot be reserved, writing finds out.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
+            Err(errno) => {
+                return Err(fail(&format!("reserve {len_bytes} bytes"), errno));
+            }
+        }
+        rustix::fs::ftruncate(&unfinished.file, len_bytes)
+            .map_err(|errno| fail("size the file", errno))?;
+        Ok(unfinished)
+    }
+
+    fn create_hidden(path: &Path) -> Result<Self, Failure> {
+        let hidden = hidden_name(path);
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&hidden)
+            .map_err(|cause| destination_failure(path, "create the file", &cause))?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            hidden: Some(hidden),
+        })
+    }
+
+    fn fail(&self, doing: &str, cause: &io::Error) -> Failure {
+        destination_failure(&self.path, doing, cause)
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        self.file
+            .sync_data()
+            .map_err(|cause| self.fail("make the file durable", &cause))
+    }
+
+    /// Gives it its name, in place of what had it, and makes that durable.
+    fn publish(mut self) -> Result<(), Failure> {
+        let hidden = match self.hidden.take() {
+            Some(hidden) => hidden,
+            None => {
+                let hidden = hidden_name(&self.path);
+                let source = format!("/proc/self/fd/{}", self.file.as_fd().as_raw_fd());
+                rustix::fs::linkat(CWD, source, CWD, &hidden, AtFlags::SYMLINK_FOLLOW)
+                    .map_err(|errno| self.fail("name the file", &errno.into()))?;
+                hidden
+            }
+        };
+        std::fs::rename(&hidden, &self.path).map_err(|cause| {
+            let _gone = std::fs::remove_file(&hidden);
+            self.fail("name the file", &cause)
+        })?;
+        File::open(folder_of(&self.path))
+            .and_then(|folder| folder.sync_all())
+            .map_err(|cause| self.fail("make the file's name durable", &cause))
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(hidden) = &self.hidden {
+            let _gone = std::fs::remove_file(hidden);
+        }
+    }
+}
+
+fn destination_failure(path: &Path, doing: &str, cause: &io::Error) -> Failure {
+    let failure = Failure::os(Exit::Destination, path, doing, cause);
+    let remedy = match failure.kind {
+        "no-space" => "free space there, or name a file on another disk",
+        "permission" => "name a file in a folder you may write to",
+        "not-found" => "make the folder first",
+        _ => "name a file on another disk",
+    };
+    failure.remedy(remedy)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Beside the file, unique while this process lives.
+fn hidden_name(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".ubcp.{}", std::process::id()));
+    path.with_file_name(name)
+}

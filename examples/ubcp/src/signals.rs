@@ -1,0 +1,112 @@
+//! SIGINT and SIGTERM. While devices may write into our memory a signal asks the main thread
+//! to cancel; before and after that, and the second time, it ends the program at once, which
+//! leaves nothing behind because nothing has a name yet. Once there is a name the work is
+//! done, and a signal no longer makes it undone.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Thread;
+
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::iterator::Signals as Incoming;
+
+use crate::exit::Failure;
+
+#[derive(Debug)]
+struct State {
+    /// The main thread looks at `received` itself.
+    graceful: bool,
+    /// The result has its name.
+    published: bool,
+    received: Option<i32>,
+}
+
+/// What the main thread knows of signals.
+#[derive(Debug)]
+pub(crate) struct Signals(Arc<Mutex<State>>);
+
+impl Signals {
+    /// Starts listening, on a thread of its own. Where that cannot be had (descriptors or
+    /// threads have run out) signals end the program by default, which leaves nothing either.
+    pub(crate) fn listen() -> Self {
+        let state = Arc::new(Mutex::new(State {
+            graceful: false,
+            published: false,
+            received: None,
+        }));
+        // Exceeding the file-size limit is to be an error like a full disk, not the end.
+        let _default_kept = signal_hook::flag::register(SIGXFSZ, Arc::default());
+        if let Ok(incoming) = Incoming::new([SIGINT, SIGTERM]) {
+            let main = std::thread::current();
+            let shared = Arc::clone(&state);
+            let builder = std::thread::Builder::new().name("ubcp-signals".into());
+            let spawned = builder.spawn(move || wait(incoming, &shared, &main));
+            if spawned.is_err() {
+                // The handler is in place without a listener: give the signals back.
+                for signal in [SIGINT, SIGTERM] {
+                    let _kept = signal_hook::flag::register_conditional_default(
+                        signal,
+                        Arc::new(true.into()),
+                    );
+                }
+            }
+        }
+        Self(state)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the first signal only sets [`received`](Self::received) and unparks the
+    /// main thread; for as long as the guard lives.
+    pub(crate) fn hold(&self) -> Held<'_> {
+        self.lock().graceful = true;
+        Held(self)
+    }
+
+    /// The result has its name: from now on one signal is too late to matter.
+    pub(crate) fn published(&self) {
+        self.lock().published = true;
+    }
+
+    /// The signal that came while they were held.
+    pub(crate) fn received(&self) -> Option<i32> {
+        self.lock().received
+    }
+
+    /// An error once a signal came.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        match self.received() {
+            Some(signal) => Err(Failure::signal(signal)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Signals are held back as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Held<'a>(&'a Signals);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.lock().graceful = false;
+    }
+}
+
+fn wait(mut incoming: Incoming, state: &Mutex<State>, main: &Thread) {
+    for signal in incoming.forever() {
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        if (state.graceful || state.published) && state.received.is_none() {
+            state.received = Some(signal);
+            drop(state);
+            main.unpark();
+        } else {
+            let mut failure = Failure::signal(state.received.unwrap_or(signal));
+            if state.published {
+                failure = failure.remedy("the result is published, only the report is missing");
+            }
+            crate::report_line(&failure);
+            signal_hook::low_level::exit(failure.exit as i32);
+        }
+    }
+}

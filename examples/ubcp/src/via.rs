@@ -1,0 +1,183 @@
+//! Which way the bytes take to the destination, and why: the one place where `--via auto`
+//! is decided.
+
+use fs_adapter::Model;
+use fs_adapter::placement::{self, Placement};
+use fs_adapter::plan::Plan;
+use fs_adapter::{DType, Format};
+
+use crate::args::{Args, Order, Via};
+use crate::destination::Destination;
+use crate::exit::Failure;
+
+/// What was asked, as far as the way depends on it.
+#[derive(Clone, Copy, Debug)]
+struct Wish {
+    /// All tensors are wanted.
+    whole: bool,
+    /// They are wanted in the files' order.
+    file_order: bool,
+    align: Option<u64>,
+    /// The result gets a name, so it must be one valid file.
+    named: bool,
+    one_file: bool,
+}
+
+/// The chosen way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) via: Way,
+    /// Why, where it was not the user's word.
+    pub(crate) reason: Option<&'static str>,
+}
+
+/// A way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Ub,
+    InPlace,
+}
+
+impl Way {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ub => "ub",
+            Self::InPlace => "in-place",
+        }
+    }
+}
+
+/// Chooses the way for what `args` ask of `model`.
+pub(crate) fn choose(
+    args: &Args,
+    model: &Model,
+    destination: &Destination,
+) -> Result<Choice, Failure> {
+    let wish = Wish {
+        whole: args.tensors.is_empty(),
+        file_order: args.order == Order::File,
+        align: args.align,
+        named: matches!(destination, Destination::Shm { .. }),
+        one_file: model.files().len() == 1,
+    };
+    match args.via {
+        Via::Auto => Ok(automatic(wish)),
+        Via::Ub => Ok(Choice {
+            via: Way::Ub,
+            reason: None,
+        }),
+        Via::InPlace => refuse_in_place(wish).map_or(
+            Ok(Choice {
+                via: Way::InPlace,
+                reason: None,
+            }),
+            Err,
+        ),
+    }
+}
+
+/// `--via auto`. In place saves the copy from window to destination, so it is taken wherever
+/// the wanted result has the file's own layout:
+/// - nothing was selected, reordered or aligned (an image keeps all of the file as it is);
+/// - a named result must be one valid file, so its source must be one file too.
+///
+/// All else goes through windows, whose business alignment and order are.
+fn automatic(wish: Wish) -> Choice {
+    let through = |reason| Choice {
+        via: Way::Ub,
+        reason: Some(reason),
+    };
+    if !wish.whole {
+        through("auto: some tensors were selected")
+    } else if !wish.file_order {
+        through("auto: an order other than the file's was asked for")
+    } else if wish.align.is_some() {
+        through("auto: an alignment was asked for")
+    } else if wish.named && !wish.one_file {
+        through("auto: several files become one")
+    } else {
+        Choice {
+            via: Way::InPlace,
+            reason: Some("auto: the file's own layout is kept, so no copy is needed"),
+        }
+    }
+}
+
+/// Why this cannot be had in place, if it cannot.
+fn refuse_in_place(wish: Wish) -> Option<Failure> {
+    let remedy = |option: &str| format!("use --via ub, or drop {option}");
+    let refuse = |what: &str, option: &str| {
+        Some(Failure::usage(
+            format!("--via in-place keeps the file's own layout: {what}"),
+            remedy(option),
+        ))
+    };
+    if !wish.whole {
+        refuse("it moves whole files, not selected tensors", "--tensors")
+    } else if !wish.file_order {
+        refuse("it cannot have another order", "--order layer")
+    } else if wish.align.is_some() {
+        refuse("it cannot align tensors", "--align")
+    } else if wish.named && !wish.one_file {
+        Some(Failure::usage(
+            "--via in-place keeps the files' own layout, and a named result is one file, but \
+             this model has several",
+            "use --via ub, or DST host:",
+        ))
+    } else {
+        None
+    }
+}
+
+/// Where each tensor goes on the chosen way.
+pub(crate) fn place(
+    args: &Args,
+    way: Way,
+    model: &Model,
+    plan: &Plan,
+    destination: &Destination,
+) -> Result<Placement, Failure> {
+    let named = matches!(destination, Destination::Shm { .. });
+    let align = args.align.unwrap_or(ubio::limits::DEFAULT_ALIGN_BYTES);
+    let placed = match (way, named, model.format()) {
+        (Way::InPlace, ..) => placement::image(model),
+        (Way::Ub, true, Format::Safetensors) => {
+            check_safetensors_align(args.align, model, plan)?;
+            placement::safetensors(model, plan)
+        }
+        (Way::Ub, true, Format::Gguf) => placement::gguf(model, plan, args.align),
+        _ => placement::packed(model, plan, align),
+    };
+    placed.map_err(|error| Failure::model(&error))
+}
+
+/// safetensors allows no gaps: behind a payload that begins on a page, tensors by falling
+/// element size are aligned to their elements, and to nothing more.
+fn check_safetensors_align(align: Option<u64>, model: &Model, plan: &Plan) -> Result<(), Failure> {
+    let Some(align) = align else { return Ok(()) };
+    let element_bytes = |dtype: DType| dtype.bits().map_or(1, |bits| (bits / 8).max(1));
+    let smallest = plan
+        .order
+        .iter()
+        .map(|&index| element_bytes(model.tensors()[index].dtype))
+        .min();
+    if !align.is_power_of_two() || smallest.is_none_or(|smallest| align <= smallest) {
+        // What is no power of two is refused like everywhere else.
+        return if align.is_power_of_two() {
+            Ok(())
+        } else {
+            Err(Failure::usage(
+                format!("an alignment of {align} bytes"),
+                "use a power of two up to 16 MiB",
+            ))
+        };
+    }
+    Err(Failure::usage(
+        format!(
+            "--align {align}: safetensors allows no gaps, so tensors under a name are aligned \
+             to their element type ({} here at least)",
+            smallest.map_or(String::new(), |bytes| format!("{bytes} bytes"))
+        ),
+        "use DST host: for a larger alignment, or drop --align",
+    ))
+}

@@ -1,0 +1,121 @@
+//! What the ring thread measures on the way: latencies, stalls, spans; and the report of it.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use ubio_core::{Lease, Nanos};
+
+use super::Driver;
+use crate::stats::{InFlight, Latency, Reason, Report, Stalls, WindowUse};
+use crate::trace::{Activity, Span};
+
+/// What a lease is doing, for latencies and the trace.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Timing {
+    pub(super) leased: Nanos,
+    pub(super) landed: Nanos,
+    pub(super) generation: u32,
+}
+
+/// What was measured since the last report.
+pub(super) struct Measured {
+    pub(super) fills: Histogram<u64>,
+    pub(super) flushes: Histogram<u64>,
+    pub(super) stalls: Stalls,
+    pub(super) reasons: BTreeMap<Reason, u64>,
+    pub(super) core: ubio_core::Stats,
+}
+
+impl Driver {
+    pub(super) fn timing(&self, lease: Lease) -> Timing {
+        self.timings[usize::from(lease.id.0)]
+    }
+
+    /// Notes the first thing done under a lease.
+    pub(super) fn leased(&mut self, lease: Lease, now: Nanos) {
+        let timing = &mut self.timings[usize::from(lease.id.0)];
+        if timing.generation != lease.generation.0 || timing.leased == Nanos(0) {
+            *timing = Timing {
+                leased: now,
+                landed: now,
+                generation: lease.generation.0,
+            };
+        }
+    }
+
+    /// Notes that a lease has landed.
+    pub(super) fn landed(&mut self, lease: Lease, bytes: u64, now: Nanos) {
+        let timing = &mut self.timings[usize::from(lease.id.0)];
+        timing.landed = now;
+        let leased = timing.leased;
+        self.measured
+            .fills
+            .saturating_record((now.0.saturating_sub(leased.0) / 1000).max(1));
+        self.span(Activity::Fill, Some(lease), leased, now, bytes);
+    }
+
+    pub(super) fn span(
+        &mut self,
+        activity: Activity,
+        lease: Option<Lease>,
+        from: Nanos,
+        to: Nanos,
+        bytes: u64,
+    ) {
+        if let Some(trace) = &mut self.trace {
+            trace.spans.push(Span {
+                activity,
+                lease: lease.map(|lease| lease.id.0),
+                start_ns: from.0,
+                len_ns: to.0.saturating_sub(from.0),
+                bytes,
+            });
+        }
+    }
+
+    pub(super) fn report(&mut self) -> Report {
+        let (now, before) = (*self.core.stats(), self.measured.core);
+        let busy_ns = now.in_flight.busy_ns - before.in_flight.busy_ns;
+        let command_ns = now.in_flight.command_ns - before.in_flight.command_ns;
+        let mut fallbacks = std::mem::take(&mut self.measured.reasons);
+        let lost = now.fallbacks.not_resident - before.fallbacks.not_resident;
+        if lost > 0 {
+            *fallbacks.entry(Reason::PageCacheLost).or_default() += lost;
+        }
+        let report = Report {
+            route_bytes: ubio_core::Route::ALL
+                .into_iter()
+                .map(|route| (route.name(), now.bytes_by(route) - before.bytes_by(route)))
+                .collect(),
+            fallbacks,
+            windows: WindowUse {
+                count: self.parts.limits.windows.into(),
+                size_bytes: self.parts.limits.window_bytes.into(),
+                switches: now.window_switches - before.window_switches,
+                peak_in_use: now.peak_windows_in_use.into(),
+            },
+            in_flight: InFlight {
+                mean: ratio(command_ns, busy_ns),
+                max: now.in_flight.max.into(),
+            },
+            stalls: std::mem::take(&mut self.measured.stalls),
+            fill_latency: Latency::of(&self.measured.fills),
+            flush_latency: Latency::of(&self.measured.flushes),
+            stale_completions: now.stale_completions - before.stale_completions,
+            retries: now.retries - before.retries,
+        };
+        self.measured.fills.reset();
+        self.measured.flushes.reset();
+        self.measured.core = now;
+        report
+    }
+}
+
+pub(super) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("constant bounds are legal")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a mean for people")]
+fn ratio(a: u64, b: u64) -> f64 {
+    if b == 0 { 0.0 } else { a as f64 / b as f64 }
+}

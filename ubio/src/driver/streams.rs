@@ -1,0 +1,189 @@
+//! Streams on the ring thread: what belongs to one, how it begins, and how its end is told.
+
+use std::sync::Arc;
+
+use fs_adapter::Model;
+use ubio_core::{FillErrorKind, ObjectId, Outcome, StreamId, StreamPlan};
+
+use super::{Driver, Ending, OpenStream};
+use crate::error::{Error, ErrorKind, Result};
+use crate::source::MemoryId;
+use crate::stats::Reason;
+use crate::vram::{BufferId, VramBuffer};
+
+pub(super) struct Stream {
+    pub(super) id: StreamId,
+    pub(super) plan: Arc<StreamPlan>,
+    pub(super) objects: Vec<ObjectId>,
+    /// The destination, as memory the source fills and as buffer the copy engine fills.
+    pub(super) destination: Option<(MemoryId, BufferId)>,
+    pub(super) model: Arc<Model>,
+    pub(super) item_bytes: Vec<u64>,
+    pub(super) consumed: u32,
+    pub(super) strict: bool,
+    /// The core's count of lost cache bytes when the stream began.
+    pub(super) lost_before: u64,
+    pub(super) cancelled: bool,
+    pub(super) ending: Ending,
+}
+
+impl Driver {
+    pub(super) fn open(&mut self, open: OpenStream) {
+        if let Err((error, ending)) = self.try_open(open) {
+            ending.0.finish(Err(error));
+        }
+    }
+
+    pub(super) fn try_open(&mut self, open: OpenStream) -> Result<(), (Error, Ending)> {
+        let mut objects = Vec::with_capacity(open.objects.len());
+        for object in open.objects {
+            match self.parts.source.add_object(object) {
+                Ok(id) => objects.push(id),
+                Err(error) => {
+                    objects
+                        .into_iter()
+                        .for_each(|id| self.parts.source.remove_object(id));
+                    return Err((error, open.ending));
+                }
+            }
+        }
+        let destination = match open.buffer.map(|buffer| self.adopt(buffer)).transpose() {
+            Ok(destination) => destination,
+            Err(error) => {
+                objects
+                    .into_iter()
+                    .for_each(|id| self.parts.source.remove_object(id));
+                return Err((error, open.ending));
+            }
+        };
+        for &reason in &open.reasons {
+            *self.measured.reasons.entry(reason).or_default() += 1;
+        }
+        let lost_before = self.core.stats().fallbacks.not_resident;
+        let now = self.now();
+        let opened = self.core.open_stream(Arc::clone(&open.plan), now);
+        let stream = |id| Stream {
+            id,
+            plan: open.plan,
+            objects,
+            destination,
+            model: open.model,
+            item_bytes: open.item_bytes,
+            consumed: 0,
+            strict: open.strict,
+            lost_before,
+            cancelled: false,
+            ending: open.ending,
+        };
+        match opened {
+            Ok(id) => {
+                self.streams.push(stream(id));
+                Ok(())
+            }
+            Err(cause) => {
+                let kind = if cause.is_busy() {
+                    ErrorKind::Busy
+                } else {
+                    ErrorKind::InvalidInput
+                };
+                let stream = stream(StreamId(u32::MAX));
+                self.let_go(&stream);
+                let error = Error::new(kind, "the load cannot be started").because(cause);
+                Err((error, stream.ending))
+            }
+        }
+    }
+
+    pub(super) fn adopt(&mut self, buffer: VramBuffer) -> Result<(MemoryId, BufferId)> {
+        let id = self.parts.vram.adopt(buffer)?;
+        let memory = self.parts.vram.in_place(id).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Unsupported,
+                "this destination cannot be filled by this source",
+            )
+        })?;
+        // Not registered: pinning a whole destination at once would fault it in at once.
+        match self.parts.source.attach(&memory, false) {
+            Ok(memory) => Ok((memory, id)),
+            Err(error) => {
+                self.parts.vram.release(id);
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn let_go(&mut self, stream: &Stream) {
+        for &object in &stream.objects {
+            self.parts.source.remove_object(object);
+        }
+        if let Some((memory, buffer)) = stream.destination {
+            self.parts.source.detach(memory);
+            self.parts.vram.release(buffer);
+        }
+    }
+
+    pub(super) fn stream(&self, id: StreamId) -> &Stream {
+        self.streams
+            .iter()
+            .find(|stream| stream.id == id)
+            .expect("the core knows open streams only")
+    }
+
+    pub(super) fn finish(&mut self, id: StreamId, outcome: Outcome) {
+        let index = self.streams.iter().position(|stream| stream.id == id);
+        let stream = self
+            .streams
+            .swap_remove(index.expect("the core finishes open streams only"));
+        self.let_go(&stream);
+        let outcome = match outcome {
+            Outcome::Complete => {
+                let lost = self.core.stats().fallbacks.not_resident - stream.lost_before;
+                if stream.strict && lost > 0 {
+                    Err(Error::new(
+                        ErrorKind::Fallback,
+                        Reason::PageCacheLost.explain(),
+                    ))
+                } else {
+                    stream.model.check_unchanged().map_err(Error::from)
+                }
+            }
+            Outcome::Cancelled => Err(Error::new(ErrorKind::Cancelled, "the load was cancelled")),
+            Outcome::Failed(failure) => Err(failed(&stream, &failure)),
+        };
+        stream.ending.0.finish(outcome);
+    }
+}
+
+fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {
+    let file = &stream.model.files()[failure.object.0 as usize];
+    let place = format!("{} bytes at offset {}", failure.len, failure.offset);
+    let cause = || std::io::Error::from_raw_os_error(failure.error.code);
+    let error = match failure.error.kind {
+        FillErrorKind::Truncated => Error::new(
+            ErrorKind::Truncated,
+            format!("the file ended while it was read ({place})"),
+        )
+        .remedy("load it again when nobody writes it"),
+        FillErrorKind::Device => {
+            let tries = failure.tries;
+            Error::new(
+                ErrorKind::Device,
+                format!("the device failed to read {place} ({tries} tries)"),
+            )
+            .because(cause())
+            .remedy("check the drive (dmesg, smartctl) and copy the file anew")
+        }
+        FillErrorKind::Destination => Error::new(
+            ErrorKind::Copy,
+            format!("the destination cannot take {place}"),
+        )
+        .because(cause())
+        .remedy("free memory or load less"),
+        FillErrorKind::NotResident => Error::new(
+            ErrorKind::Fallback,
+            format!("{place} are not in the page cache"),
+        ),
+        _ => Error::os(format!("reading {place} failed"), cause()),
+    };
+    error.at(file.path())
+}

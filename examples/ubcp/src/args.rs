@@ -10,7 +10,8 @@ use crate::digest::Algorithm;
 use crate::exit::{CODES_HELP, Failure};
 use crate::size;
 
-const EXAMPLES: &str = "\
+/// Examples, for help and man page.
+pub(crate) const EXAMPLES: &str = "\
 Examples:
   ubcp model.safetensors shm:llm            load it; readers map /dev/shm/ubio.llm
   ubcp ~/models/llama-70b shm:llm --verify  a folder of shards becomes one file
@@ -29,7 +30,8 @@ index JSON, any other file (taken as bytes), or shm:NAME. DST is shm:NAME, which
 /dev/shm/ubio.NAME when all of it is there; host:, which is memory that is gone at exit; or a \
 file, when SRC is shm:NAME. A file whose name begins with shm: or host: is written ./shm:NAME.";
 
-const AFTER_LONG_HELP_HEAD: &str = "\
+/// What no single option says.
+pub(crate) const NOTES: &str = "\
 SIZE is a number of bytes with an optional binary unit: 4096, 64K, 4MiB, 1G.
 
 A named result is a valid file of the model's format. It appears only when it is complete, and \
@@ -48,7 +50,7 @@ load) to the last byte visible: opening, reservation and page faults included, d
     long_about = LONG_ABOUT,
     override_usage = "ubcp [OPTIONS] <SRC> <DST>\n       ubcp [OPTIONS] --list <SRC>",
     after_help = format!("{EXAMPLES}\n\n{CODES_HELP}"),
-    after_long_help = format!("{AFTER_LONG_HELP_HEAD}\n\n{EXAMPLES}\n\n{CODES_HELP}"),
+    after_long_help = format!("{NOTES}\n\n{EXAMPLES}\n\n{CODES_HELP}"),
     max_term_width = 100,
 )]
 pub(crate) struct Args {
@@ -232,6 +234,8 @@ pub(crate) enum Via {
     Ub,
     /// Straight into the destination, in the file's own layout
     InPlace,
+    /// The page cache itself, mapped (host: only; a file that is cut meanwhile ends readers)
+    Map,
 }
 
 /// `--route`.

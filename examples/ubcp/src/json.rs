@@ -85,6 +85,7 @@ struct Explain<'a> {
     reader: &'a str,
     window_pages: &'static str,
     workers: usize,
+    lease: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -175,6 +176,7 @@ fn run<'a>(subject: &'a Subject, outcome: &'a Outcome) -> Run<'a> {
             reader: &subject.explain.reader,
             window_pages: subject.explain.window_pages,
             workers: subject.explain.workers,
+            lease: subject.explain.lease.as_deref(),
         },
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `args`, `size` | the command line |
+//! | `args`, `size`, `manual` | the command line, its man page and completions |
 //! | `source`, `destination`, `via` | SRC, DST, and the way between them |
-//! | `run`, `export` | a load; and back from shared memory to a file |
+//! | `run`, `placed`, `mapped` | loads: through the engine, or mapped |
+//! | `export` | back from shared memory to a file |
 //! | `verify`, `digest`, `meter` | checks and measurements of what was loaded |
 //! | `report`, `summary`, `json`, `list`, `output` | what is printed |
 //! | `progress`, `signals` | while it runs |
@@ -19,8 +20,11 @@ mod exit;
 mod export;
 mod json;
 mod list;
+mod manual;
+mod mapped;
 mod meter;
 mod output;
+mod placed;
 mod progress;
 mod report;
 mod run;
@@ -35,7 +39,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 
 use crate::args::Args;
 use crate::exit::{Failure, printable};
@@ -56,8 +60,8 @@ fn main() -> ExitCode {
         }
     };
     let done = match (args.completions, args.man) {
-        (Some(shell), _) => completions(shell),
-        (None, true) => man(),
+        (Some(shell), _) => manual::completions(shell),
+        (None, true) => manual::man(),
         (None, false) => run::run(&args, &Signals::listen(), begun),
     };
     match done {
@@ -79,14 +83,4 @@ fn report_line(failure: &Failure) {
     let line = printable(&failure.to_string());
     // Nowhere is left to complain to if this fails.
     let _closed = writeln!(std::io::stderr(), "ubcp: error: {line}");
-}
-
-fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "ubcp", &mut script);
-    output::write(|out| out.write_all(&script))
-}
-
-fn man() -> Result<(), Failure> {
-    output::write(|out| clap_mangen::Man::new(Args::command()).render(out))
 }

@@ -35,6 +35,8 @@ pub(crate) struct Explain {
     pub(crate) reader: String,
     pub(crate) window_pages: &'static str,
     pub(crate) workers: usize,
+    /// Whether the files are held against writers; only where they are mapped.
+    pub(crate) lease: Option<String>,
 }
 
 impl From<&Explanation> for Explain {
@@ -46,6 +48,7 @@ impl From<&Explanation> for Explain {
             },
             window_pages: explanation.window_pages.name(),
             workers: explanation.workers,
+            lease: None,
         }
     }
 }

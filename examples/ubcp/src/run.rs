@@ -6,22 +6,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fs_adapter::Model;
-use fs_adapter::placement::Placement;
 use fs_adapter::plan::{self, Plan, Selection};
-use ubio::vram::shared::NamedBuffer;
-use ubio::{Engine, LoadRequest, Loaded, Routes};
 
-use crate::args::{Args, Order, Route};
+use crate::args::{Args, Order};
 use crate::destination::Destination;
 use crate::exit::{Exit, Failure};
 use crate::export::export;
 use crate::list;
+use crate::mapped;
 use crate::meter::Meter;
-use crate::progress::{Progress, drive};
+use crate::placed::Placed;
 use crate::report::{self, Explain, Outcome, Subject};
 use crate::signals::Signals;
 use crate::source::Source;
-use crate::verify::verify;
 use crate::via::{self, Choice, Way};
 
 /// Does what `args` ask.
@@ -42,17 +39,23 @@ pub(crate) fn run(args: &Args, signals: &Signals, begun: Instant) -> Result<(), 
     }
     let plan = plan_of(args, &model)?;
     let choice = via::choose(args, &model, &destination)?;
-    let placement = via::place(args, choice.via, &model, &plan, &destination)?;
     let job = Job {
         args,
         signals,
         model: Arc::new(model),
         plan,
-        placement,
         choice,
         destination,
     };
-    let (subject, outcomes) = job.run(begun)?;
+    let (subject, outcomes) = match choice.via {
+        Way::Map => job.repeat(begun, |meter, _last| mapped::load(&job, meter))?,
+        Way::Ub | Way::InPlace => {
+            let placed = Placed::new(&job)?;
+            let done = job.repeat(begun, |meter, last| placed.load(meter, last))?;
+            placed.write_trace()?;
+            done
+        }
+    };
     report::print(args, &subject, &outcomes)
 }
 
@@ -68,127 +71,57 @@ fn plan_of(args: &Args, model: &Model) -> Result<Plan, Failure> {
 
 /// What is to be loaded, and how; the same for every repetition.
 #[derive(Debug)]
-struct Job<'a> {
-    args: &'a Args,
-    signals: &'a Signals,
-    model: Arc<Model>,
-    plan: Plan,
-    placement: Placement,
-    choice: Choice,
-    destination: Destination,
+pub(crate) struct Job<'a> {
+    pub(crate) args: &'a Args,
+    pub(crate) signals: &'a Signals,
+    pub(crate) model: Arc<Model>,
+    pub(crate) plan: Plan,
+    pub(crate) choice: Choice,
+    pub(crate) destination: Destination,
+}
+
+/// One load, and what of it is the same for every repetition.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) outcome: Outcome,
+    /// Bytes that come from the source: of whole files in place, else of tensors.
+    pub(crate) bytes: u64,
+    pub(crate) explain: Explain,
 }
 
 impl Job<'_> {
-    fn run(&self, begun: Instant) -> Result<(Subject, Vec<Outcome>), Failure> {
-        let engine = self.engine()?;
+    /// Loads as often as asked; `once` gets to know which load is the last.
+    fn repeat(
+        &self,
+        begun: Instant,
+        mut once: impl FnMut(Meter, bool) -> Result<Done, Failure>,
+    ) -> Result<(Subject, Vec<Outcome>), Failure> {
         let repeats = self.args.repeat.unwrap_or(1);
         let mut outcomes = Vec::new();
-        for repeat in 1..=repeats {
-            let meter = match repeat {
-                1 => Meter::from_start(begun),
-                _ => Meter::from_now(),
-            };
-            outcomes.push(self.once(&engine, meter, repeat == repeats)?);
-        }
-        if let Some(path) = &self.args.trace {
-            write_trace(&engine, path)?;
-        }
-        Ok((self.subject(engine.explain().into()), outcomes))
-    }
-
-    fn engine(&self) -> Result<Engine, Failure> {
-        let advanced = &self.args.advanced;
-        let mut builder = Engine::builder()
-            .windows(advanced.windows)
-            .window_bytes(advanced.window_size)
-            .commands(
-                advanced.command_size.min(advanced.window_size),
-                advanced.depth,
-            )
-            .huge_pages(!advanced.no_huge)
-            .io_uring(!advanced.no_uring)
-            .traced(self.args.trace.is_some());
-        if let Some(workers) = advanced.workers {
-            builder = builder.workers(workers.into());
-        }
-        builder.open().map_err(|error| Failure::engine(&error))
-    }
-
-    /// One load into fresh memory.
-    fn once(&self, engine: &Engine, mut meter: Meter, last: bool) -> Result<Outcome, Failure> {
-        if self.args.cold {
-            meter.except(|| drop_caches(&self.model))?;
-        }
-        let named = match &self.destination {
-            Destination::Shm { name, .. } => {
-                let made = NamedBuffer::create(name, self.placement.len_bytes);
-                Some(made.map_err(|error| Failure::destination(&error))?)
+        let mut meter = Meter::from_start(begun);
+        for repeat in 1.. {
+            if self.args.cold {
+                meter.except(|| drop_caches(&self.model))?;
             }
-            _ => None,
-        };
-        let loaded = self.load(engine, named.as_ref())?;
-        let measured = meter.stop();
-        let report = engine
-            .take_report()
-            .map_err(|error| Failure::engine(&error))?;
-        if self.args.verify {
-            verify(&self.model, &self.placement, loaded.bytes())?;
+            let done = once(meter, repeat == repeats)?;
+            outcomes.push(done.outcome);
+            if repeat == repeats {
+                return Ok((self.subject(done.bytes, done.explain), outcomes));
+            }
+            meter = Meter::from_now();
         }
-        let digest = self.args.digest.map(|algorithm| {
-            let hex = algorithm.of(in_file_order(&loaded));
-            format!("{}:{hex}", algorithm.name())
-        });
-        if let Some(named) = named
-            && last
-        {
-            let _held = self.signals.hold();
-            self.signals.check()?;
-            named
-                .publish()
-                .map_err(|error| Failure::destination(&error))?;
-            self.signals.published();
-        }
-        Ok(Outcome {
-            measured,
-            report,
-            digest,
-            verified: self.args.verify,
-        })
+        unreachable!("the last repetition returns")
     }
 
-    fn load(&self, engine: &Engine, named: Option<&NamedBuffer>) -> Result<Loaded, Failure> {
-        let mut request = LoadRequest::new(
-            Arc::clone(&self.model),
-            self.plan.clone(),
-            self.placement.clone(),
-        );
-        request.strict = self.args.strict;
-        request.routes = match self.args.route {
-            Route::Auto => Routes::Auto,
-            Route::Direct => Routes::Direct,
-            Route::Cached => Routes::Cached,
-            Route::Traditional => Routes::Traditional,
-        };
-        if let Some(named) = named {
-            request.destination = ubio::Destination::Buffer(named.buffer());
-        }
-        let mut progress = Progress::new(self.args, self.moved_bytes());
-        let _held = self.signals.hold();
-        let load = engine
-            .load(request)
-            .map_err(|error| Failure::engine(&error))?;
-        drive(load, self.signals, &mut progress)
+    /// What was asked to be found out about what was loaded, after the clock has stopped.
+    /// `tensors` are the loaded tensors' bytes in file order.
+    pub(crate) fn digest<'b>(&self, tensors: impl Iterator<Item = &'b [u8]>) -> Option<String> {
+        self.args
+            .digest
+            .map(|algorithm| format!("{}:{}", algorithm.name(), algorithm.of(tensors)))
     }
 
-    /// Bytes that come from the source: of whole files in place, else of tensors.
-    fn moved_bytes(&self) -> u64 {
-        match self.choice.via {
-            Way::InPlace => self.placement.files.iter().map(|file| file.len).sum(),
-            Way::Ub => self.plan.payload_bytes,
-        }
-    }
-
-    fn subject(&self, explain: Explain) -> Subject {
+    fn subject(&self, bytes: u64, explain: Explain) -> Subject {
         Subject {
             source: self.args.src.clone().unwrap_or_default(),
             destination: self.args.dst.clone().unwrap_or_default(),
@@ -196,7 +129,7 @@ impl Job<'_> {
                 Destination::Shm { path, .. } => Some(path.clone()),
                 _ => None,
             },
-            bytes: self.moved_bytes(),
+            bytes,
             tensors: self.plan.order.len(),
             files: self.model.files().len(),
             format: self.model.format(),
@@ -205,17 +138,6 @@ impl Job<'_> {
             explain,
         }
     }
-}
-
-/// The loaded tensors' bytes in the table's order.
-fn in_file_order(loaded: &Loaded) -> impl Iterator<Item = &[u8]> {
-    let mut placed = loaded.placed().to_vec();
-    placed.sort_by_key(|placed| placed.tensor);
-    placed.into_iter().map(|placed| {
-        let start = usize::try_from(placed.offset).expect("the destination is in memory");
-        let len = usize::try_from(placed.len).expect("the destination is in memory");
-        &loaded.bytes()[start..start + len]
-    })
 }
 
 /// Asks the kernel to forget the files' cached pages. Pages that others have mapped stay.
@@ -236,19 +158,4 @@ fn drop_caches(model: &Model) -> Result<(), Failure> {
             .map_err(|errno| fail(errno.into()))?;
     }
     Ok(())
-}
-
-fn write_trace(engine: &Engine, path: &std::path::Path) -> Result<(), Failure> {
-    let trace = engine
-        .take_trace()
-        .map_err(|error| Failure::engine(&error))?;
-    let write = || {
-        let mut out = std::io::BufWriter::new(std::fs::File::create(path)?);
-        trace.write(&mut out)?;
-        std::io::Write::flush(&mut out)
-    };
-    write().map_err(|cause| {
-        Failure::os(Exit::Io, path, "write the trace", &cause)
-            .remedy("name a file in a writable folder with space (--trace)")
-    })
 }

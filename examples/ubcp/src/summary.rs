@@ -45,6 +45,9 @@ pub(crate) fn write(
         Some(reason) => row("via", &format!("{} ({reason})", subject.via))?,
         None => row("via", subject.via)?,
     }
+    if let Some(lease) = &subject.explain.lease {
+        row("lease", &printable(lease))?;
+    }
     engine(&mut row, last)?;
     if let Some(digest) = &last.digest {
         row("digest", digest)?;

@@ -5,23 +5,23 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use fs_adapter::placement::Placement;
-use fs_adapter::{FileIndex, Model, ModelFile};
+use fs_adapter::{FileIndex, Model, ModelFile, TensorIndex};
 
 use crate::exit::{Exit, Failure, shortened};
 
 /// Bytes read and compared at once.
 const PART_BYTES: usize = 1 << 20;
 
-/// A range of a file that should be found at an offset of the destination.
-struct Pair {
+/// What was loaded of a file from an offset on.
+struct Pair<'a> {
     file: FileIndex,
     offset: u64,
-    len: u64,
-    destination: u64,
+    bytes: &'a [u8],
 }
 
-/// Compares all of `bytes`, the destination of a load of `model` as placed.
-pub(crate) fn verify(model: &Model, placement: &Placement, bytes: &[u8]) -> Result<(), Failure> {
+/// Compares all of `bytes`, the destination of a load of `model` as placed: whole files in
+/// place, else every tensor, and the header that was made for them.
+pub(crate) fn placed(model: &Model, placement: &Placement, bytes: &[u8]) -> Result<(), Failure> {
     if let Some(header) = &placement.header
         && let Some(at) = difference(header, &bytes[..header.len()])
     {
@@ -29,36 +29,38 @@ pub(crate) fn verify(model: &Model, placement: &Placement, bytes: &[u8]) -> Resu
             "byte {at} of the result's header is not what was written"
         )));
     }
-    let mut reread = Reread::new(model);
-    for pair in pairs(model, placement) {
-        reread.compare(&pair, bytes)?;
+    let part = |offset: u64, len: u64| &bytes[index(offset)..index(offset + len)];
+    if placement.files.is_empty() {
+        let mut placed = placement.tensors.clone();
+        placed.sort_by_key(|placed| placed.tensor);
+        let tensors: Vec<_> = placed
+            .iter()
+            .map(|placed| (placed.tensor, part(placed.offset, placed.len)))
+            .collect();
+        return self::tensors(model, &tensors);
     }
-    Ok(())
-}
-
-/// In file order, so that each file is read once from front to back.
-fn pairs(model: &Model, placement: &Placement) -> Vec<Pair> {
-    if !placement.files.is_empty() {
-        let whole = |file: &fs_adapter::placement::PlacedFile| Pair {
+    let mut reread = Reread::new(model);
+    placement.files.iter().try_for_each(|file| {
+        reread.compare(&Pair {
             file: file.file,
             offset: 0,
-            len: file.len,
-            destination: file.offset,
-        };
-        return placement.files.iter().map(whole).collect();
-    }
-    let mut placed = placement.tensors.clone();
-    placed.sort_by_key(|placed| placed.tensor);
-    let one = |placed: &fs_adapter::placement::PlacedTensor| {
-        let tensor = &model.tensors()[placed.tensor];
-        Pair {
+            bytes: part(file.offset, file.len),
+        })
+    })
+}
+
+/// Compares single tensors, best in file order: each file is then read once from front to
+/// back.
+pub(crate) fn tensors(model: &Model, loaded: &[(TensorIndex, &[u8])]) -> Result<(), Failure> {
+    let mut reread = Reread::new(model);
+    loaded.iter().try_for_each(|&(index, bytes)| {
+        let tensor = &model.tensors()[index];
+        reread.compare(&Pair {
             file: tensor.file,
             offset: tensor.offset,
-            len: tensor.len,
-            destination: placed.offset,
-        }
-    };
-    placed.iter().map(one).collect()
+            bytes,
+        })
+    })
 }
 
 /// The files, opened a second time as they are needed.
@@ -77,7 +79,7 @@ impl<'a> Reread<'a> {
         }
     }
 
-    fn compare(&mut self, pair: &Pair, bytes: &[u8]) -> Result<(), Failure> {
+    fn compare(&mut self, pair: &Pair<'_>) -> Result<(), Failure> {
         if self
             .open
             .as_ref()
@@ -85,30 +87,25 @@ impl<'a> Reread<'a> {
         {
             self.open = Some((pair.file, reopen(self.model.file(pair.file))?));
         }
-        let model_file = self.model.file(pair.file);
+        let path = self.model.file(pair.file).path();
         let Some((_, file)) = &self.open else {
             return Ok(());
         };
-        let mut done = 0;
-        while done < pair.len {
-            let want =
-                usize::try_from(pair.len - done).map_or(PART_BYTES, |left| left.min(PART_BYTES));
-            let part = &mut self.part[..want];
-            let at = pair.offset + done;
+        let mut at = pair.offset;
+        for loaded in pair.bytes.chunks(PART_BYTES) {
+            let part = &mut self.part[..loaded.len()];
             file.read_exact_at(part, at).map_err(|cause| {
-                let failure =
-                    |exit| Failure::os(exit, model_file.path(), "reread the file", &cause);
-                match cause.kind() {
-                    std::io::ErrorKind::UnexpectedEof => failure(Exit::Changed),
-                    _ => failure(Exit::Io),
-                }
-                .remedy("keep the file still while it is loaded, and load it again")
+                let exit = match cause.kind() {
+                    std::io::ErrorKind::UnexpectedEof => Exit::Changed,
+                    _ => Exit::Io,
+                };
+                Failure::os(exit, path, "reread the file", &cause)
+                    .remedy("keep the file still while it is loaded, and load it again")
             })?;
-            let start = index(pair.destination + done);
-            if let Some(first) = difference(part, &bytes[start..start + want]) {
+            if let Some(first) = difference(part, loaded) {
                 return Err(self.differs(pair.file, at + first as u64));
             }
-            done += want as u64;
+            at += loaded.len() as u64;
         }
         Ok(())
     }
@@ -168,4 +165,83 @@ fn difference(one: &[u8], other: &[u8]) -> Option<usize> {
 
 fn index(offset: u64) -> usize {
     usize::try_from(offset).expect("the destination is in memory")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use fs_adapter::plan::{Order, Plan, Selection};
+    use fs_adapter::{Model, OpenOptions, placement};
+
+    use super::placed;
+    use crate::exit::Exit;
+
+    /// Two tensors of three bytes, `a` and `b`.
+    fn model(folder: &tempfile::TempDir) -> (Model, Vec<u8>) {
+        let header = r#"{"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[3],"data_offsets":[3,6]}}"#;
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(header.as_bytes());
+        bytes.extend_from_slice(b"abcdef");
+        let path = folder.path().join("model.safetensors");
+        let mut file = std::fs::File::create(&path).expect("create");
+        file.write_all(&bytes).expect("write");
+        let model = Model::open(&path, &OpenOptions::default()).expect("a model");
+        (model, bytes)
+    }
+
+    #[test]
+    fn every_byte_counts_in_place() {
+        let folder = tempfile::tempdir().expect("folder");
+        let (model, bytes) = model(&folder);
+        let image = placement::image(&model).expect("image");
+        placed(&model, &image, &bytes).expect("equal");
+        for at in 0..bytes.len() {
+            let mut wrong = bytes.clone();
+            wrong[at] ^= 1;
+            let failure = placed(&model, &image, &wrong).expect_err("it differs");
+            assert_eq!(failure.exit, Exit::Mismatch);
+            let place = format!("(byte {at} of the file)");
+            assert!(failure.message.contains(&place), "{failure}");
+        }
+    }
+
+    #[test]
+    fn the_first_difference_is_named_by_tensor_and_byte() {
+        let folder = tempfile::tempdir().expect("folder");
+        let (model, _) = model(&folder);
+        let plan = Plan::new(&model, &Selection::all(), Order::File).expect("plan");
+        let packed = placement::packed(&model, &plan, 8).expect("packed");
+        let right = *b"abc.....def";
+        placed(&model, &packed, &right).expect("equal: padding does not count");
+        let failure = placed(&model, &packed, b"abc.....dEF").expect_err("it differs");
+        assert!(
+            failure.message.contains("tensor \"b\", byte 1 "),
+            "{failure}"
+        );
+        assert_eq!(failure.exit, Exit::Mismatch);
+
+        let named = placement::safetensors(&model, &plan).expect("placed");
+        let mut whole = named.header.clone().expect("a header");
+        whole.extend_from_slice(b"abcdef");
+        placed(&model, &named, &whole).expect("equal");
+        whole[9] ^= 1;
+        let failure = placed(&model, &named, &whole).expect_err("it differs");
+        assert!(failure.message.contains("header"), "{failure}");
+    }
+
+    #[test]
+    fn a_source_that_changed_is_told_apart() {
+        let folder = tempfile::tempdir().expect("folder");
+        let (model, bytes) = model(&folder);
+        let image = placement::image(&model).expect("image");
+        let path = model.files()[0].path();
+        std::fs::write(path, &bytes[..bytes.len() - 2]).expect("cut");
+        let failure = placed(&model, &image, &bytes).expect_err("it was cut");
+        assert_eq!(failure.exit, Exit::Changed);
+        std::fs::remove_file(path).expect("remove");
+        std::fs::write(path, &bytes).expect("replace");
+        let failure = placed(&model, &image, &bytes).expect_err("it was replaced");
+        assert_eq!(failure.exit, Exit::Changed);
+    }
 }

@@ -6,7 +6,7 @@ use fs_adapter::placement::{self, Placement};
 use fs_adapter::plan::Plan;
 use fs_adapter::{DType, Format};
 
-use crate::args::{Args, Order, Via};
+use crate::args::{Args, Order, Route, Via};
 use crate::destination::Destination;
 use crate::exit::Failure;
 
@@ -34,8 +34,12 @@ pub(crate) struct Choice {
 /// A way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
+    /// Through windows.
     Ub,
+    /// Into an image of the files.
     InPlace,
+    /// The page cache, mapped.
+    Map,
 }
 
 impl Way {
@@ -43,6 +47,7 @@ impl Way {
         match self {
             Self::Ub => "ub",
             Self::InPlace => "in-place",
+            Self::Map => "map",
         }
     }
 }
@@ -60,19 +65,12 @@ pub(crate) fn choose(
         named: matches!(destination, Destination::Shm { .. }),
         one_file: model.files().len() == 1,
     };
+    let asked = |via| Choice { via, reason: None };
     match args.via {
         Via::Auto => Ok(automatic(wish)),
-        Via::Ub => Ok(Choice {
-            via: Way::Ub,
-            reason: None,
-        }),
-        Via::InPlace => refuse_in_place(wish).map_or(
-            Ok(Choice {
-                via: Way::InPlace,
-                reason: None,
-            }),
-            Err,
-        ),
+        Via::Ub => Ok(asked(Way::Ub)),
+        Via::InPlace => refuse_in_place(wish).map_or(Ok(asked(Way::InPlace)), Err),
+        Via::Map => refuse_map(args, wish).map_or(Ok(asked(Way::Map)), Err),
     }
 }
 
@@ -81,7 +79,8 @@ pub(crate) fn choose(
 /// - nothing was selected, reordered or aligned (an image keeps all of the file as it is);
 /// - a named result must be one valid file, so its source must be one file too.
 ///
-/// All else goes through windows, whose business alignment and order are.
+/// All else goes through windows, whose business alignment and order are. The map is never
+/// chosen silently: it gives memory that a writer of the file can take away.
 fn automatic(wish: Wish) -> Choice {
     let through = |reason| Choice {
         via: Way::Ub,
@@ -129,7 +128,31 @@ fn refuse_in_place(wish: Wish) -> Option<Failure> {
     }
 }
 
-/// Where each tensor goes on the chosen way.
+/// Why this cannot be mapped, if it cannot.
+fn refuse_map(args: &Args, wish: Wish) -> Option<Failure> {
+    let refuse = |what: &str, remedy: &str| {
+        Some(Failure::usage(
+            format!("--via map shows the page cache itself: {what}"),
+            remedy,
+        ))
+    };
+    if wish.named {
+        refuse(
+            "there is nothing to give a name to",
+            "use DST host:, or let readers map the file",
+        )
+    } else if wish.align.is_some() {
+        refuse("it cannot align tensors", "use --via ub, or drop --align")
+    } else if args.route != Route::Auto {
+        refuse("it has no routes", "drop --route")
+    } else if args.trace.is_some() {
+        refuse("it has no windows to trace", "drop --trace")
+    } else {
+        None
+    }
+}
+
+/// Where each tensor goes on the chosen way, which is not the map.
 pub(crate) fn place(
     args: &Args,
     way: Way,

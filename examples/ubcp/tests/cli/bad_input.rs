@@ -4,19 +4,17 @@
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use crate::models::{
-    Gguf, entries, entry, info, pair, safetensors, with_header, write, write_shards,
-};
+use crate::models::{entries, entry, safetensors, with_header, write, write_shards};
 use crate::program::{Name, args, command, folder, ubcp};
 
 /// What makes the source, what it is called, and what the error has to say.
-struct Case {
-    name: &'static str,
-    make: fn(&Path) -> PathBuf,
-    words: &'static [&'static str],
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) make: fn(&Path) -> PathBuf,
+    pub(crate) words: &'static [&'static str],
 }
 
-fn file(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
+pub(crate) fn file(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
     let path = folder.join(name);
     write(&path, bytes);
     path
@@ -24,13 +22,6 @@ fn file(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
 
 fn model(folder: &Path, bytes: &[u8]) -> PathBuf {
     file(folder, "model.safetensors", bytes)
-}
-
-/// A GGUF file with `lie` told in it.
-fn gguf(folder: &Path, lie: impl FnOnce(&mut Gguf)) -> PathBuf {
-    let mut gguf = Gguf::default();
-    lie(&mut gguf);
-    file(folder, "model.gguf", &gguf.bytes())
 }
 
 /// A header with one valid tensor `a` of four bytes and `more` behind it.
@@ -216,103 +207,6 @@ const SAFETENSORS: &[Case] = &[
     },
 ];
 
-const GGUF: &[Case] = &[
-    Case {
-        name: "tensor-count-lies",
-        make: |folder| gguf(folder, |gguf| gguf.tensor_count = Some(u64::MAX)),
-        words: &["model.gguf"],
-    },
-    Case {
-        name: "pair-count-lies",
-        make: |folder| gguf(folder, |gguf| gguf.pair_count = Some(1 << 40)),
-        words: &["model.gguf"],
-    },
-    Case {
-        name: "string-length-lies",
-        make: |folder| {
-            let lie = [u64::MAX.to_le_bytes().as_slice(), b"abc"].concat();
-            gguf(folder, |gguf| {
-                gguf.pairs = vec![pair("general.name", 8, &lie)]
-            })
-        },
-        words: &["model.gguf"],
-    },
-    Case {
-        name: "array-length-lies",
-        make: |folder| {
-            let lie = [4u32.to_le_bytes().as_slice(), &u64::MAX.to_le_bytes()].concat();
-            gguf(folder, |gguf| {
-                gguf.pairs = vec![pair("tokenizer.list", 9, &lie)]
-            })
-        },
-        words: &["model.gguf"],
-    },
-    Case {
-        name: "alignment-0",
-        make: |folder| gguf(folder, |gguf| gguf.pairs.push(alignment(0))),
-        words: &["alignment"],
-    },
-    Case {
-        name: "alignment-no-power-of-two",
-        make: |folder| gguf(folder, |gguf| gguf.pairs.push(alignment(48))),
-        words: &["alignment"],
-    },
-    Case {
-        name: "tensor-out-of-range",
-        make: |folder| {
-            gguf(folder, |gguf| {
-                gguf.infos = vec![info("w", &[64], 0, 1 << 40)]
-            })
-        },
-        words: &["model.gguf"],
-    },
-    Case {
-        name: "dimension-overflow",
-        make: |folder| {
-            gguf(folder, |gguf| {
-                gguf.infos = vec![info("w", &[1 << 40, 1 << 40], 0, 0)]
-            })
-        },
-        words: &["model.gguf"],
-    },
-    Case {
-        name: "same-name-twice",
-        make: |folder| {
-            gguf(folder, |gguf| {
-                gguf.infos = vec![info("w", &[64], 0, 0), info("w", &[64], 0, 256)]
-            })
-        },
-        words: &["\"w\""],
-    },
-    Case {
-        name: "unknown-type",
-        make: |folder| gguf(folder, |gguf| gguf.infos = vec![info("w", &[64], 4096, 0)]),
-        words: &["4096"],
-    },
-    Case {
-        name: "unknown-version",
-        make: |folder| gguf(folder, |gguf| gguf.version = 77),
-        words: &["77"],
-    },
-    Case {
-        name: "gguf-cut-in-data",
-        make: |folder| {
-            let bytes = Gguf::default().bytes();
-            file(folder, "model.gguf", &bytes[..bytes.len() - 100])
-        },
-        words: &["model.gguf"],
-    },
-    Case {
-        name: "gguf-cut-in-header",
-        make: |folder| file(folder, "model.gguf", &Gguf::default().bytes()[..30]),
-        words: &["model.gguf"],
-    },
-];
-
-fn alignment(bytes: u32) -> Vec<u8> {
-    pair("general.alignment", 4, &bytes.to_le_bytes())
-}
-
 const FOLDERS: &[Case] = &[
     Case {
         name: "folder-without-model",
@@ -410,7 +304,7 @@ const FOLDERS: &[Case] = &[
     },
 ];
 
-fn check(cases: &[Case]) {
+pub(crate) fn check(cases: &[Case]) {
     for case in cases {
         let folder = folder();
         let path = (case.make)(folder.path());
@@ -432,11 +326,6 @@ fn check(cases: &[Case]) {
 #[test]
 fn broken_safetensors() {
     check(SAFETENSORS);
-}
-
-#[test]
-fn broken_gguf() {
-    check(GGUF);
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! The program from outside: its command line, what it refuses, what it leaves behind.
 
+mod bad_gguf;
 mod bad_input;
 mod interrupted;
 mod models;
+mod peers;
 mod places;
 mod program;
 mod usage;

@@ -43,7 +43,8 @@ fn load_from_mount(what: &str, mount: &str) {
         cd "$DIR"
         mount_it() {{ {mount}
         }}
-        mount_it >said 2>&1 || {{ echo "skipped: $(cat said)"; exit 0; }}
+        {{ mount_it && mountpoint -q "$MNT"; }} >said 2>&1 ||
+            {{ echo "skipped: $(cat said)"; exit 0; }}
         mount -t tmpfs none /dev/shm
         cmp "$SRC/model.safetensors" "$MNT/model.safetensors" || exit 1
         for dst in host: shm:name; do
@@ -138,7 +139,7 @@ fn a_full_or_read_only_destination_is_an_error_before_the_first_read() {
             "$UBCP" "$SRC" shm:name --json --via=$via 2>>"$DIR/errors"
             echo "$? $(ls -A /dev/shm | wc -l) $(df -k --output=used /dev/shm | tail -n 1)"
         done
-        mount -o remount,ro /dev/shm
+        mount -t tmpfs -o ro none /dev/shm
         "$UBCP" "$SRC" shm:name --json 2>>"$DIR/errors"; echo "$?"
         cat "$DIR/errors" >&2
     "#;
@@ -184,9 +185,10 @@ fn an_export_to_a_full_or_read_only_disk_leaves_nothing() {
         echo old >"$DIR/mnt/file"
         "$UBCP" shm:name "$DIR/mnt/file" --json
         echo "$? $(ls -A "$DIR/mnt") $(cat "$DIR/mnt/file")"
-        mount -o remount,ro "$DIR/mnt"
-        "$UBCP" shm:name "$DIR/mnt/file" --json
-        echo "$? $(ls -A "$DIR/mnt") $(cat "$DIR/mnt/file")"
+        mkdir "$DIR/ro"
+        mount -t tmpfs -o ro none "$DIR/ro"
+        "$UBCP" shm:name "$DIR/ro/file" --json
+        echo "$? $(ls -A "$DIR/ro")"
     "#;
     let env = [
         ("DIR", folder.path().as_os_str()),
@@ -203,7 +205,7 @@ fn an_export_to_a_full_or_read_only_disk_leaves_nothing() {
         let error: serde_json::Value = serde_json::from_str(line).expect("JSON");
         assert_eq!(error["error"]["kind"], kind, "{line}");
     }
-    assert_eq!([ends, ends_again], ["4 file old"; 2]);
+    assert_eq!([ends, ends_again], ["4 file old", "4 "]);
     assert_eq!(said.err.lines().count(), 2, "{}", said.err);
 }
 

@@ -49,6 +49,10 @@ fn what_does_not_go_together_is_refused_with_a_remedy() {
             &["--via=in-place", "--tensors=*"],
             &["--tensors"],
         ),
+        (&path, &shm, &["--via=map"], &["host:"]),
+        (&path, &host, &["--via=map", "--align=256"], &["--align"]),
+        (&path, &host, &["--via=map", "--route=direct"], &["--route"]),
+        (&path, &host, &["--via=map", "--trace=t"], &["--trace"]),
         (&path, &host, &["--align=48"], &["power of two"]),
         (&path, &host, &["--align=32M"], &["16 MiB"]),
         (&path, &host, &["--align=4X"], &["4MiB"]),
@@ -88,8 +92,9 @@ fn what_does_not_go_together_is_refused_with_a_remedy() {
 fn help_man_and_completions_tell_the_exit_codes_and_options() {
     for args in [&["--help"][..], &["-h"], &["--man"]] {
         let said = ubcp(args).well();
-        for word in ["Exit codes", "130", "Examples", "via"] {
-            assert!(said.out.contains(word), "{word} in {args:?}");
+        let text = said.out.to_lowercase();
+        for word in ["exit ", "130", "examples", "via"] {
+            assert!(text.contains(word), "{word} in {args:?}");
         }
     }
     assert!(ubcp(["--version"]).well().out.starts_with("ubcp "));
@@ -219,6 +224,22 @@ fn a_reader_that_goes_away_is_no_error() {
         let err = String::from_utf8(said.stderr).expect("UTF-8");
         assert_eq!(err, "code 0\n", "{options}");
     }
+}
+
+#[test]
+fn a_map_says_whether_the_file_is_held() {
+    let folder = folder();
+    let path = model(folder.path());
+    let said = ubcp(args![path, "host:", "--via=map", "--json"])
+        .well()
+        .json();
+    let lease = said["explain"]["lease"].as_str().expect("a word");
+    assert!(lease == "held" || lease.starts_with("none: "), "{lease}");
+    let writer = std::fs::File::options().append(true).open(&path);
+    let said = ubcp(args![path, "host:", "--via=map"]).well();
+    assert!(said.out.contains("none: "), "{}", said.out);
+    ubcp(args![path, "host:", "--via=map", "--strict"]).failed(5, &["lease"]);
+    drop(writer);
 }
 
 #[test]

@@ -69,6 +69,7 @@ const WAYS: &[[&str; 3]] = &[
     ["ub", "cached", "--no-uring"],
     ["in-place", "direct", "--no-huge"],
     ["in-place", "traditional", "--order=file"],
+    ["map", "auto", "--order=layer"],
 ];
 
 /// Every way there is.

@@ -1,0 +1,185 @@
+//! Loads through the engine: into placed tensors through windows, or into an image of the
+//! files.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fs_adapter::placement::Placement;
+use ubio::vram::shared::NamedBuffer;
+use ubio::{Engine, LoadRequest, Loaded, Routes};
+
+use crate::args::{Advanced, Args, Route};
+use crate::destination::Destination;
+use crate::exit::{Exit, Failure};
+use crate::meter::Meter;
+use crate::progress::{Progress, drive};
+use crate::report::Outcome;
+use crate::run::{Done, Job};
+use crate::verify;
+use crate::via;
+
+/// An open engine, and where everything goes.
+#[derive(Debug)]
+pub(crate) struct Placed<'a> {
+    job: &'a Job<'a>,
+    placement: Placement,
+    engine: Engine,
+    /// Made before anything is loaded, so that a wrong name costs nothing.
+    trace: Option<(PathBuf, File)>,
+}
+
+impl<'a> Placed<'a> {
+    pub(crate) fn new(job: &'a Job<'a>) -> Result<Self, Failure> {
+        let args = job.args;
+        let placement = via::place(
+            args,
+            job.choice.via,
+            &job.model,
+            &job.plan,
+            &job.destination,
+        )?;
+        let create = |path: &PathBuf| match File::create(path) {
+            Ok(file) => Ok((path.clone(), file)),
+            Err(cause) => Err(trace_failure(path, &cause)),
+        };
+        let trace = args.trace.as_ref().map(create).transpose()?;
+        Ok(Self {
+            job,
+            placement,
+            engine: open(args)?,
+            trace,
+        })
+    }
+
+    /// One load into fresh memory, published if it is the last.
+    pub(crate) fn load(&self, meter: Meter, last: bool) -> Result<Done, Failure> {
+        let job = self.job;
+        let named = match &job.destination {
+            Destination::Shm { name, .. } => {
+                let made = NamedBuffer::create(name, self.placement.len_bytes);
+                Some(made.map_err(|error| Failure::destination(&error))?)
+            }
+            _ => None,
+        };
+        let loaded = self.run(named.as_ref())?;
+        let measured = meter.stop();
+        let report = self
+            .engine
+            .take_report()
+            .map_err(|error| Failure::engine(&error))?;
+        if job.args.verify {
+            verify::placed(&job.model, &self.placement, loaded.bytes())?;
+        }
+        let digest = job.digest(in_file_order(&loaded));
+        if let Some(named) = named
+            && last
+        {
+            self.publish(named)?;
+        }
+        Ok(Done {
+            outcome: Outcome {
+                measured,
+                report,
+                digest,
+                verified: job.args.verify,
+            },
+            bytes: self.bytes(),
+            explain: self.engine.explain().into(),
+        })
+    }
+
+    fn run(&self, named: Option<&NamedBuffer>) -> Result<Loaded, Failure> {
+        let job = self.job;
+        let mut request = LoadRequest::new(
+            Arc::clone(&job.model),
+            job.plan.clone(),
+            self.placement.clone(),
+        );
+        request.strict = job.args.strict;
+        request.routes = match job.args.route {
+            Route::Auto => Routes::Auto,
+            Route::Direct => Routes::Direct,
+            Route::Cached => Routes::Cached,
+            Route::Traditional => Routes::Traditional,
+        };
+        if let Some(named) = named {
+            request.destination = ubio::Destination::Buffer(named.buffer());
+        }
+        let mut progress = Progress::new(job.args, self.bytes());
+        let _held = job.signals.hold();
+        let load = self
+            .engine
+            .load(request)
+            .map_err(|error| Failure::engine(&error))?;
+        drive(load, job.signals, &mut progress)
+    }
+
+    fn publish(&self, named: NamedBuffer) -> Result<(), Failure> {
+        let signals = self.job.signals;
+        let _held = signals.hold();
+        signals.check()?;
+        named
+            .publish()
+            .map_err(|error| Failure::destination(&error))?;
+        signals.published();
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        match self.placement.files.as_slice() {
+            [] => self.job.plan.payload_bytes,
+            files => files.iter().map(|file| file.len).sum(),
+        }
+    }
+
+    /// Writes the trace of all loads, if one was asked for.
+    pub(crate) fn write_trace(self) -> Result<(), Failure> {
+        let Some((path, file)) = self.trace else {
+            return Ok(());
+        };
+        let trace = self
+            .engine
+            .take_trace()
+            .map_err(|error| Failure::engine(&error))?;
+        let mut out = std::io::BufWriter::new(file);
+        trace
+            .write(&mut out)
+            .and_then(|()| std::io::Write::flush(&mut out))
+            .map_err(|cause| trace_failure(&path, &cause))
+    }
+}
+
+fn open(args: &Args) -> Result<Engine, Failure> {
+    let advanced: &Advanced = &args.advanced;
+    let mut builder = Engine::builder()
+        .windows(advanced.windows)
+        .window_bytes(advanced.window_size)
+        .commands(
+            advanced.command_size.min(advanced.window_size),
+            advanced.depth,
+        )
+        .huge_pages(!advanced.no_huge)
+        .io_uring(!advanced.no_uring)
+        .traced(args.trace.is_some());
+    if let Some(workers) = advanced.workers {
+        builder = builder.workers(workers.into());
+    }
+    builder.open().map_err(|error| Failure::engine(&error))
+}
+
+fn trace_failure(path: &std::path::Path, cause: &std::io::Error) -> Failure {
+    Failure::os(Exit::Io, path, "write the trace", cause)
+        .remedy("name a file in a writable folder with space (--trace)")
+}
+
+/// The loaded tensors' bytes in the table's order.
+fn in_file_order(loaded: &Loaded) -> impl Iterator<Item = &[u8]> {
+    let mut placed = loaded.placed().to_vec();
+    placed.sort_by_key(|placed| placed.tensor);
+    placed.into_iter().map(|placed| {
+        let start = usize::try_from(placed.offset).expect("the destination is in memory");
+        let len = usize::try_from(placed.len).expect("the destination is in memory");
+        &loaded.bytes()[start..start + len]
+    })
+}

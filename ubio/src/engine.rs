@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Sender, bounded};
 use fs_adapter::placement::Placement;
 use fs_adapter::plan::Plan;
-use fs_adapter::{FileIndex, Model, TensorIndex};
+use fs_adapter::{Model, ModelFile, TensorIndex};
 use ubio_core::{Landing, Limits};
 
 use crate::driver::{Control, Driver, Ending, OpenStream, Parts};
@@ -277,7 +277,15 @@ impl Engine {
         &self.explanation
     }
 
-    fn send(&self, message: Control) -> Result<()> {
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    pub(crate) fn window_bytes(&self) -> u32 {
+        self.window_bytes
+    }
+
+    pub(crate) fn send(&self, message: Control) -> Result<()> {
         if std::process::id() != self.pid {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -361,11 +369,12 @@ impl Engine {
             scatter: true,
             policy: policy(request.routes),
         };
-        let mut plan = stream_plan(&request.model, &runs, items, &probed, &shape);
+        let mut plan = stream_plan(request.model.files(), &runs, items, &probed, &shape);
         plan.lookahead_bytes = request.lookahead_bytes;
         self.send(Control::Open(Box::new(OpenStream {
             plan: Arc::new(plan),
             objects: objects(&probed),
+            first_file: 0,
             buffer: Some(buffer),
             model: request.model,
             item_bytes,
@@ -398,7 +407,7 @@ impl Engine {
             policy: policy(routes),
         };
         let items = count(plan.order.len())?;
-        let stream_plan = stream_plan(model, &runs, items, &probed, &shape);
+        let stream_plan = stream_plan(model.files(), &runs, items, &probed, &shape);
         let item_bytes = plan
             .order
             .iter()
@@ -407,6 +416,7 @@ impl Engine {
         self.send(Control::Open(Box::new(OpenStream {
             plan: Arc::new(stream_plan),
             objects: objects(&probed),
+            first_file: 0,
             buffer: None,
             model: Arc::clone(model),
             item_bytes,
@@ -566,7 +576,7 @@ fn open_parts(
     Ok((parts, explanation))
 }
 
-fn policy(routes: Routes) -> RoutePolicy {
+pub(crate) fn policy(routes: Routes) -> RoutePolicy {
     match routes {
         Routes::Auto | Routes::Traditional => RoutePolicy::Auto,
         Routes::Direct => RoutePolicy::Direct,
@@ -690,7 +700,7 @@ fn objects(probed: &[Probed]) -> Vec<Object> {
         .collect()
 }
 
-fn direct_reasons(probed: &[Probed]) -> Vec<Reason> {
+pub(crate) fn direct_reasons(probed: &[Probed]) -> Vec<Reason> {
     let refused = |file: &&Probed| matches!(file.direct_io, DirectIo::Refused(_));
     probed
         .iter()
@@ -708,8 +718,9 @@ fn load_reasons(probed: &[Probed], region: &Region, in_place: bool) -> Vec<Reaso
     reasons
 }
 
-fn stream_plan(
-    model: &Model,
+/// The fills of `runs`, whose files are indices into `files`.
+pub(crate) fn stream_plan(
+    model_files: &[ModelFile],
     runs: &[Run],
     items: u32,
     probed: &[Probed],
@@ -717,7 +728,7 @@ fn stream_plan(
 ) -> ubio_core::StreamPlan {
     let files: Vec<_> = probed
         .iter()
-        .zip(model.files())
+        .zip(model_files)
         .map(|(probed, file)| {
             let way = match probed.direct_io {
                 DirectIo::Aligned(_) => FileWay::Direct,
@@ -727,6 +738,6 @@ fn stream_plan(
             (way, file.len_bytes())
         })
         .collect();
-    let resident = |file, offset, len| residency(model.file(FileIndex(file)).file(), offset, len);
+    let resident = |file, offset, len| residency(model_files[file as usize].file(), offset, len);
     fills(runs, items, &files, shape, &resident)
 }

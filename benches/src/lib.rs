@@ -1,1 +1,2 @@
-//! Placeholder head; replaced by the first real commit of this crate.
+//! Benches of single parts: planning and flushing (criterion), and single transfers against
+//! the traditional path (`cargo run --release -p ubio-benches --bin transfer`).

@@ -91,6 +91,8 @@ pub(crate) struct Driver {
     start: Instant,
     completions: Vec<Completion>,
     done: Vec<VramDone>,
+    /// Commands in flight that the devices are meant to have.
+    depth: u16,
     /// Operations of the copy engine under way.
     copies: usize,
     closing: bool,
@@ -145,6 +147,7 @@ impl Driver {
             start: Instant::now(),
             completions: Vec::new(),
             done: Vec::new(),
+            depth,
             copies: 0,
             closing: false,
             parts,
@@ -209,9 +212,12 @@ impl Driver {
         moved || acted > 0
     }
 
-    /// Takes a waiting copy over when the devices have nothing to say meanwhile.
+    /// Takes a waiting copy over when the devices have less to do than they could: then
+    /// copies are what holds them up, and a completion that waits for the length of one
+    /// copy costs less than the copy gains.
     fn help(&self) -> bool {
-        self.parts.source.device_in_flight() == 0 && self.parts.workers.help()
+        let underfed = 2 * self.parts.source.device_in_flight() <= usize::from(self.depth);
+        underfed && self.parts.workers.help()
     }
 
     fn sleep(&mut self) -> Result<()> {

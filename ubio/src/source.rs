@@ -154,7 +154,8 @@ pub trait Source {
     unsafe fn submit(&mut self, command: FillCommand) -> Result<(), FillCommand>;
 
     /// Appends what has completed since the last call to `completions`, waiting as told if
-    /// there is nothing.
+    /// there is nothing. Whoever waits has called [`Waker::about_to_sleep`] before and calls
+    /// [`Waker::awake`] after: only then do wakes, and commands finished by workers, end it.
     ///
     /// # Errors
     /// Only when the source itself is broken; failed commands are completions.

@@ -132,6 +132,11 @@ impl DoneQueue {
         self.waker.wake();
     }
 
+    /// Most jobs that may be under way.
+    pub(crate) fn capacity(&self) -> usize {
+        self.queue.capacity()
+    }
+
     pub(crate) fn pop(&self) -> Option<Done> {
         self.queue.pop()
     }

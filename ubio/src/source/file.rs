@@ -24,6 +24,9 @@ use crate::workers::{DoneQueue, Job, Work, Workers};
 pub mod probe;
 mod ring;
 
+/// No file has bytes from here on (`loff_t`).
+const MAX_OFFSET: u64 = i64::MAX.cast_unsigned();
+
 /// An open file, as the source takes it.
 #[derive(Clone, Debug)]
 pub struct FileObject {
@@ -119,7 +122,7 @@ impl FileSource {
                 (Backend::Ring(Box::new(ring)), reader)
             }
             Err(reason) => {
-                let threads = Workers::start("ubio-read", READ_THREADS, depth)?;
+                let threads = Workers::start("ubio-read", READ_THREADS, depth + tickets)?;
                 (Backend::Threads(threads), Reader::Threads { reason })
             }
         };
@@ -335,6 +338,19 @@ impl Source for FileSource {
     }
 
     unsafe fn submit(&mut self, command: FillCommand) -> Result<(), FillCommand> {
+        // Whatever becomes of it, its report has to find room.
+        if self.jobs >= self.done.capacity() {
+            return Err(command);
+        }
+        // The kernel takes offset −1 for "where the descriptor stands".
+        let end = command.offset.checked_add(command.len.into());
+        if end.is_none_or(|end| end > MAX_OFFSET) {
+            let error = FillError {
+                kind: FillErrorKind::Fatal,
+                code: libc::EOVERFLOW,
+            };
+            return self.refuse(&command, error);
+        }
         let Some(Some(file)) = self.objects.get(command.object.0 as usize) else {
             let error = FillError {
                 kind: FillErrorKind::Fatal,

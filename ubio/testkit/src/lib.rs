@@ -1,1 +1,6 @@
-//! Placeholder head; replaced by the first real commit of this crate.
+//! Conformance suites: what any source and any VRAM backend must do, callable from any
+//! crate that implements one. Knows the traits only, no implementation's insides.
+
+mod guarded;
+pub mod source;
+pub mod vram;

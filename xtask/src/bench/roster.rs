@@ -112,7 +112,7 @@ pub(crate) const BUFFERED: &str = "buffered read, fresh memory";
 /// The least that filling memory of one's own takes here, on either size of page.
 pub(crate) const FLOORS: [(&str, &[&str]); 2] = [
     ("floor: fault in, then copy, on all cores", &["floor"]),
-    ("the same on transparent huge pages", &["floor", "--huge"]),
+    ("floor on transparent huge pages", &["floor", "--huge"]),
 ];
 
 /// What is loaded, and with which `ubcp`.

@@ -76,10 +76,10 @@ impl Ratio {
     /// Whether the goal is reached: over at least 15 pairs, an interval at most a tenth wide
     /// reaches it. Otherwise what keeps this from being said.
     pub(crate) fn reaches(&self, goal: f64) -> Verdict {
-        if self.high < goal {
-            Verdict::Below
-        } else if self.pairs < MIN_PAIRS {
+        if self.pairs < MIN_PAIRS {
             Verdict::TooFew
+        } else if self.high < goal {
+            Verdict::Below
         } else if self.width() > MAX_WIDTH && self.low < goal {
             Verdict::TooNoisy
         } else {

@@ -1,0 +1,191 @@
+//! One source under test: submits, waits as the driver of an engine does, and keeps count
+//! of what has to come back. Knows no content.
+//!
+//! unsafe: submits commands into memory that it owns.
+#![expect(
+    unsafe_code,
+    reason = "submit is an unsafe method; the targets are the suite's own"
+)]
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ubio::source::{Completion, FillCommand, MemoryId, Source, Target, Wait};
+use ubio::window::WindowMemory;
+use ubio_core::{FillError, ObjectId, Route, Token};
+
+use super::{Made, Shape, SourceFixture};
+use crate::guarded::{Guarded, POISON, assert_same};
+
+/// How long anything may take before the source counts as stuck.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) struct Session<'a> {
+    pub(super) fixture: &'a dyn SourceFixture,
+    /// Before the memory of the case, so that it is dropped first.
+    pub(super) source: Box<dyn Source>,
+    kept: Vec<Made>,
+    waiting: HashSet<u64>,
+    next_token: u64,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn open(fixture: &'a dyn SourceFixture) -> Self {
+        Self {
+            fixture,
+            source: fixture.open(),
+            kept: Vec::new(),
+            waiting: HashSet::new(),
+            next_token: 1 << 40,
+        }
+    }
+
+    /// Bytes that offsets, lengths and places of commands are multiples of.
+    pub(super) fn alignment(&self) -> u64 {
+        self.source.limits().alignment.into()
+    }
+
+    /// Makes and adds an object; `None` skips the case.
+    pub(super) fn add(&mut self, shape: &Shape) -> Option<ObjectId> {
+        let made = self.fixture.make(shape)?;
+        let id = self.source.add_object(made.object.clone());
+        self.kept.push(made);
+        Some(id.expect("room for an object"))
+    }
+
+    pub(super) fn attach(&mut self, memory: &Guarded, register: bool) -> MemoryId {
+        let windows = WindowMemory::host(Arc::clone(memory.region()), memory.region().len_bytes());
+        self.source
+            .attach(&windows, register)
+            .expect("room for memory")
+    }
+
+    pub(super) fn command(
+        &mut self,
+        object: ObjectId,
+        range: (u64, u64),
+        memory: MemoryId,
+        at: u64,
+    ) -> FillCommand {
+        self.next_token += 1;
+        FillCommand {
+            token: Token(self.next_token),
+            object,
+            offset: range.0,
+            len: u32::try_from(range.1).expect("commands are small"),
+            route: self.fixture.route(),
+            target: Target::Memory { memory, offset: at },
+        }
+    }
+
+    /// Submits, or gives the command back.
+    pub(super) fn submit(&mut self, command: FillCommand) -> Result<(), FillCommand> {
+        let token = command.token.0;
+        // SAFETY: the cases give every command a target of its own and look at it only
+        // after its completion.
+        unsafe { self.source.submit(command) }?;
+        assert!(self.waiting.insert(token), "a case uses a token twice");
+        assert_eq!(self.source.in_flight(), self.waiting.len(), "in flight");
+        Ok(())
+    }
+
+    pub(super) fn must_submit(&mut self, command: FillCommand) {
+        if let Err(command) = self.submit(command) {
+            panic!("{command:?} was refused, and the source is not full");
+        }
+    }
+
+    /// Polls once, as a driver does, and checks what came.
+    pub(super) fn poll(&mut self, wait: Wait) -> Vec<Completion> {
+        let mut completions = Vec::new();
+        let waker = self.source.waker();
+        if wait != Wait::No {
+            waker.about_to_sleep();
+        }
+        let polled = self.source.poll(wait, &mut completions);
+        if wait != Wait::No {
+            waker.awake();
+        }
+        polled.expect("the source is not broken");
+        for completion in &completions {
+            assert!(
+                self.waiting.remove(&completion.token.0),
+                "{completion:?} was not under way: unknown, or completed twice"
+            );
+        }
+        assert_eq!(self.source.in_flight(), self.waiting.len(), "in flight");
+        assert!(self.source.device_in_flight() <= self.source.in_flight());
+        completions
+    }
+
+    /// Waits until nothing is under way.
+    pub(super) fn finish(&mut self) -> Vec<Completion> {
+        let start = Instant::now();
+        let mut all = Vec::new();
+        while !self.waiting.is_empty() {
+            all.extend(self.poll(Wait::AtMost(Duration::from_millis(50))));
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{} commands never completed",
+                self.waiting.len()
+            );
+        }
+        // What is reported twice would be reported now.
+        assert_eq!(self.poll(Wait::No), [], "completions of nothing");
+        all
+    }
+
+    /// One command from submit to completion.
+    pub(super) fn read(
+        &mut self,
+        object: ObjectId,
+        range: (u64, u64),
+        memory: MemoryId,
+        at: u64,
+    ) -> Result<u32, FillError> {
+        let command = self.command(object, range, memory, at);
+        let token = command.token;
+        self.must_submit(command);
+        let completions = self.finish();
+        assert_eq!(completions.len(), 1);
+        assert_eq!(completions[0].token, token);
+        completions[0].result
+    }
+
+    /// Reads `range` of an object to `at` and checks every byte of the memory: those brought,
+    /// those around the target, and those of the target that the object was too short for.
+    pub(super) fn check_read(
+        &mut self,
+        object: ObjectId,
+        shape: &Shape,
+        range: (u64, u64),
+        (memory, id): (&Guarded, MemoryId),
+        at: u64,
+    ) {
+        let what = format!("{} bytes at {}", range.1, range.0);
+        let wanted = shape.bytes(range.0, range.1);
+        match self.read(object, range, id, at) {
+            Ok(bytes) => assert_eq!(u64::from(bytes), wanted.len() as u64, "{what}"),
+            Err(error) => panic!("{what}: {error:?}"),
+        }
+        let end = at + wanted.len() as u64;
+        assert_same(&memory.bytes(at..end), &wanted, &what);
+        if self.fixture.route() == Route::Direct {
+            // DMA moves whole blocks, and the kernel zeroes what it did not move.
+            let block_end = end.next_multiple_of(self.alignment()).min(at + range.1);
+            let rest = memory.bytes(block_end..at + range.1);
+            let clean = rest.iter().all(|&byte| byte == 0 || byte == POISON);
+            assert!(clean, "{what}: foreign bytes behind the object's end");
+            memory.check_poison_outside(&[span(at, range.1)]);
+        } else {
+            memory.check_poison_outside(&[span(at, wanted.len() as u64)]);
+        }
+    }
+}
+
+/// The range of `len` bytes from `at`.
+pub(super) fn span(at: u64, len: u64) -> Range<u64> {
+    at..at + len
+}

@@ -315,14 +315,17 @@ pub fn a_full_source_gives_the_command_back(fixture: &dyn SourceFixture) {
             }
         };
         assert!(taken.len() as u64 > depth, "full after {}", taken.len() - 1);
-        let mut completed = 0;
+        let mut completions = Vec::new();
         let start = Instant::now();
-        while completed == 0 {
-            completed = session.poll(Wait::AtMost(Duration::from_millis(50))).len();
+        while completions.is_empty() {
+            completions = session.poll(Wait::AtMost(Duration::from_millis(50)));
             assert!(start.elapsed() < PATIENCE, "nothing ever completed");
         }
         session.must_submit(refused);
-        session.finish();
+        completions.extend(session.finish());
+        for completion in completions {
+            assert_eq!(completion.result.map(u64::from), Ok(block));
+        }
         for (from, at) in taken {
             let found = memory.bytes(at..at + block);
             assert_same(&found, &shape.bytes(from, block), "after being full");
@@ -791,6 +794,7 @@ pub fn pieces_are_scattered_to_their_places(fixture: &dyn SourceFixture) {
 /// else: commands say so, and touch at most their target. Not part of the suite's list.
 pub fn cold_ranges_are_not_resident(fixture: &dyn SourceFixture) {
     let mut session = Session::open(fixture);
+    session.resident = false;
     let block = session.alignment();
     let shape = Shape::full(256 * block, 19);
     let object = session.add(&shape).expect("a fixture for this");

@@ -7,14 +7,14 @@
     reason = "submit is an unsafe method; the targets are the suite's own"
 )]
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ubio::source::{Completion, FillCommand, MemoryId, Source, Target, Wait};
 use ubio::window::WindowMemory;
-use ubio_core::{FillError, ObjectId, Route, Token};
+use ubio_core::{FillError, FillErrorKind, ObjectId, Route, Token};
 
 use super::{Made, Shape, SourceFixture};
 use crate::guarded::{Guarded, POISON, assert_same};
@@ -22,13 +22,20 @@ use crate::guarded::{Guarded, POISON, assert_same};
 /// How long anything may take before the source counts as stuck.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How often a command that found its bytes not resident is sent again: the kernel says so
+/// of resident pages too, when it would have to wait for a lock.
+const TRIES: u32 = 50;
+
 pub(super) struct Session<'a> {
     pub(super) fixture: &'a dyn SourceFixture,
     /// Before the memory of the case, so that it is dropped first.
     pub(super) source: Box<dyn Source>,
     kept: Vec<Made>,
-    waiting: HashSet<u64>,
+    /// By token: the command and its tries.
+    waiting: HashMap<u64, (FillCommand, u32)>,
     next_token: u64,
+    /// Whether the fixture's objects are in the page cache, as far as anyone can say.
+    pub(super) resident: bool,
 }
 
 impl<'a> Session<'a> {
@@ -37,8 +44,9 @@ impl<'a> Session<'a> {
             fixture,
             source: fixture.open(),
             kept: Vec::new(),
-            waiting: HashSet::new(),
+            waiting: HashMap::new(),
             next_token: 1 << 40,
+            resident: true,
         }
     }
 
@@ -82,12 +90,17 @@ impl<'a> Session<'a> {
 
     /// Submits, or gives the command back.
     pub(super) fn submit(&mut self, command: FillCommand) -> Result<(), FillCommand> {
-        let token = command.token.0;
+        self.start(command, 1)?;
+        assert_eq!(self.source.in_flight(), self.waiting.len(), "in flight");
+        Ok(())
+    }
+
+    fn start(&mut self, command: FillCommand, tries: u32) -> Result<(), FillCommand> {
         // SAFETY: the cases give every command a target of its own and look at it only
         // after its completion.
-        unsafe { self.source.submit(command) }?;
-        assert!(self.waiting.insert(token), "a case uses a token twice");
-        assert_eq!(self.source.in_flight(), self.waiting.len(), "in flight");
+        unsafe { self.source.submit(command.clone()) }?;
+        let before = self.waiting.insert(command.token.0, (command, tries));
+        assert!(before.is_none(), "a case uses a token twice");
         Ok(())
     }
 
@@ -109,12 +122,21 @@ impl<'a> Session<'a> {
             waker.awake();
         }
         polled.expect("the source is not broken");
-        for completion in &completions {
-            assert!(
-                self.waiting.remove(&completion.token.0),
-                "{completion:?} was not under way: unknown, or completed twice"
-            );
-        }
+        let lost = |completion: &Completion| {
+            let kind = completion.result.map_err(|error| error.kind);
+            kind == Err(FillErrorKind::NotResident)
+        };
+        completions.retain(|completion| {
+            let Some((command, tries)) = self.waiting.remove(&completion.token.0) else {
+                panic!("{completion:?} was not under way: unknown, or completed twice");
+            };
+            let again = self.resident && tries < TRIES && lost(completion);
+            if again {
+                let started = self.start(command, tries + 1);
+                assert!(started.is_ok(), "no room where a command just left");
+            }
+            !again
+        });
         assert_eq!(self.source.in_flight(), self.waiting.len(), "in flight");
         assert!(self.source.device_in_flight() <= self.source.in_flight());
         completions

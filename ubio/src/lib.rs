@@ -42,6 +42,7 @@ pub mod load;
 
 pub mod map;
 mod plan;
+mod prepare;
 pub mod source;
 pub mod stats;
 pub mod sys;

@@ -44,6 +44,8 @@ pub(crate) struct OpenStream {
     pub(crate) plan: Arc<StreamPlan>,
     /// The plan's objects, by index.
     pub(crate) objects: Vec<Object>,
+    /// Which of the model's files object 0 is; the others follow.
+    pub(crate) first_file: u32,
     /// Where the bytes end; lent streams have none.
     pub(crate) buffer: Option<VramBuffer>,
     pub(crate) model: Arc<Model>,

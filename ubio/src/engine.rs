@@ -280,7 +280,15 @@ impl Engine {
         &self.explanation
     }
 
-    fn send(&self, message: Control) -> Result<()> {
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    pub(crate) fn window_bytes(&self) -> u32 {
+        self.window_bytes
+    }
+
+    pub(crate) fn send(&self, message: Control) -> Result<()> {
         if std::process::id() != self.pid {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -364,11 +372,12 @@ impl Engine {
             scatter: true,
             policy: policy(request.routes),
         };
-        let mut plan = stream_plan(&request.model, &runs, items, &probed, &shape);
+        let mut plan = stream_plan(request.model.files(), &runs, items, &probed, &shape);
         plan.lookahead_bytes = request.lookahead_bytes;
         self.send(Control::Open(Box::new(OpenStream {
             plan: Arc::new(plan),
             objects: objects(&probed),
+            first_file: 0,
             buffer: Some(buffer),
             model: request.model,
             item_bytes,
@@ -401,7 +410,7 @@ impl Engine {
             policy: policy(routes),
         };
         let items = count(plan.order.len())?;
-        let stream_plan = stream_plan(model, &runs, items, &probed, &shape);
+        let stream_plan = stream_plan(model.files(), &runs, items, &probed, &shape);
         let item_bytes = plan
             .order
             .iter()
@@ -410,6 +419,7 @@ impl Engine {
         self.send(Control::Open(Box::new(OpenStream {
             plan: Arc::new(stream_plan),
             objects: objects(&probed),
+            first_file: 0,
             buffer: None,
             model: Arc::clone(model),
             item_bytes,
@@ -569,7 +579,7 @@ fn open_parts(
     Ok((parts, explanation))
 }
 
-fn policy(routes: Routes) -> RoutePolicy {
+pub(crate) fn policy(routes: Routes) -> RoutePolicy {
     match routes {
         Routes::Auto | Routes::Traditional => RoutePolicy::Auto,
         Routes::Direct => RoutePolicy::Direct,

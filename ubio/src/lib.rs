@@ -27,6 +27,7 @@
 //! |---|---|
 //! | [`engine`] | probe, choose, explain; start loads |
 //! | [`load`] | what a caller holds: tensors as they become visible, lent windows |
+//! | [`range`] | byte ranges of files opened once |
 //! | [`source`] | the joint for whatever fills windows; files |
 //! | [`vram`] | the joint for where bytes end; host memory, named shared memory |
 //! | [`window`] | what windows are made of |
@@ -43,6 +44,7 @@ pub mod load;
 pub mod map;
 mod plan;
 mod prepare;
+pub mod range;
 pub mod source;
 pub mod stats;
 pub mod sys;
@@ -56,3 +58,4 @@ pub mod workers;
 pub use engine::{Builder, Destination, Engine, LoadRequest, Routes};
 pub use error::{Error, ErrorKind, Result};
 pub use load::{Lending, LentPiece, Load, Loaded, TensorView, Watch};
+pub use range::{Opened, RangeRequest, Transfer};

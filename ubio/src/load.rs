@@ -90,7 +90,7 @@ impl Shared {
         self.consumed.load(Ordering::Acquire)
     }
 
-    fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Release);
         self.waker.wake();
     }
@@ -120,6 +120,17 @@ impl Shared {
             }
             listener.await;
         }
+    }
+
+    /// Blocks until it is over.
+    pub(crate) fn wait_finished(&self) -> Result<()> {
+        self.wait_for(|shared| shared.outcome.get().cloned())
+    }
+
+    /// Waits until it is over.
+    pub(crate) async fn wait_finished_async(&self) -> Result<()> {
+        self.wait_for_async(|shared| shared.outcome.get().cloned())
+            .await
     }
 
     /// Whether item `next` is there: `Some(Ok(true))` yes, `Some(Ok(false))` there are no
@@ -280,8 +291,7 @@ impl Load {
     /// # Errors
     /// The first failure; nothing of the load may be used then.
     pub fn wait(mut self) -> Result<Loaded> {
-        self.shared
-            .wait_for(|shared| shared.outcome.get().cloned())?;
+        self.shared.wait_finished()?;
         Ok(self.take_loaded())
     }
 
@@ -302,9 +312,7 @@ impl IntoFuture for Load {
 
     fn into_future(mut self) -> Self::IntoFuture {
         Box::pin(async move {
-            self.shared
-                .wait_for_async(|shared| shared.outcome.get().cloned())
-                .await?;
+            self.shared.wait_finished_async().await?;
             Ok(self.take_loaded())
         })
     }

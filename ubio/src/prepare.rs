@@ -6,7 +6,7 @@
 
 use fs_adapter::placement::Placement;
 use fs_adapter::plan::Plan;
-use fs_adapter::{FileIndex, Model, TensorIndex};
+use fs_adapter::{Model, ModelFile, TensorIndex};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::{FileWay, Run, Shape, fills};
@@ -144,8 +144,9 @@ pub(crate) fn load_reasons(probed: &[Probed], region: &Region, in_place: bool) -
     reasons
 }
 
+/// The fills of `runs`, whose files are indices into `files`.
 pub(crate) fn stream_plan(
-    model: &Model,
+    model_files: &[ModelFile],
     runs: &[Run],
     items: u32,
     probed: &[Probed],
@@ -153,7 +154,7 @@ pub(crate) fn stream_plan(
 ) -> ubio_core::StreamPlan {
     let files: Vec<_> = probed
         .iter()
-        .zip(model.files())
+        .zip(model_files)
         .map(|(probed, file)| {
             let way = match probed.direct_io {
                 DirectIo::Aligned(_) => FileWay::Direct,
@@ -163,6 +164,6 @@ pub(crate) fn stream_plan(
             (way, file.len_bytes())
         })
         .collect();
-    let resident = |file, offset, len| residency(model.file(FileIndex(file)).file(), offset, len);
+    let resident = |file, offset, len| residency(model_files[file as usize].file(), offset, len);
     fills(runs, items, &files, shape, &resident)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fs_adapter::Model;
+use fs_adapter::{Model, ModelFile};
 use ubio_core::{FillErrorKind, ObjectId, Outcome, StreamId, StreamPlan};
 
 use super::{Driver, Ending, OpenStream};
@@ -15,6 +15,8 @@ pub(super) struct Stream {
     pub(super) id: StreamId,
     pub(super) plan: Arc<StreamPlan>,
     pub(super) objects: Vec<ObjectId>,
+    /// Which of the model's files object 0 is; the others follow.
+    pub(super) first_file: u32,
     /// The destination, as memory the source fills and as buffer the copy engine fills.
     pub(super) destination: Option<(MemoryId, BufferId)>,
     pub(super) model: Arc<Model>,
@@ -66,6 +68,7 @@ impl Driver {
             id,
             plan: open.plan,
             objects,
+            first_file: open.first_file,
             destination,
             model: open.model,
             item_bytes: open.item_bytes,
@@ -144,7 +147,7 @@ impl Driver {
                         Reason::PageCacheLost.explain(),
                     ))
                 } else {
-                    stream.model.check_unchanged().map_err(Error::from)
+                    check_unchanged(&stream)
                 }
             }
             Outcome::Cancelled => Err(Error::new(ErrorKind::Cancelled, "the load was cancelled")),
@@ -154,8 +157,14 @@ impl Driver {
     }
 }
 
+fn check_unchanged(stream: &Stream) -> Result<()> {
+    let files = &stream.model.files()[stream.first_file as usize..];
+    let mut read = files.iter().take(stream.objects.len());
+    Ok(read.try_for_each(ModelFile::check_unchanged)?)
+}
+
 fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {
-    let file = &stream.model.files()[failure.object.0 as usize];
+    let file = &stream.model.files()[(stream.first_file + failure.object.0) as usize];
     let place = format!("{} bytes at offset {}", failure.len, failure.offset);
     let cause = || std::io::Error::from_raw_os_error(failure.error.code);
     let error = match failure.error.kind {

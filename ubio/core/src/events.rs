@@ -59,6 +59,9 @@ impl Core {
         if matches!(result, Ok(bytes) if bytes < needed) {
             self.stats.short_reads += 1;
         }
+        if matches!(result, Ok(bytes) if bytes > part.len) {
+            self.stats.overlong_completions += 1;
+        }
         let verdict = judge(part, needed, self.limits.alignment, result);
         match self.planted.bend(verdict, needed, result) {
             Verdict::Landed => {

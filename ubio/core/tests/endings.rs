@@ -3,12 +3,16 @@
 use std::sync::Arc;
 
 use ubio_core::{
-    Action, Core, FillPlan, ItemIndex, Landing, Lease, Limits, Nanos, ObjectId, Piece, Route,
-    StreamId, StreamPlan, Token,
+    Action, Core, FillError, FillErrorKind, FillPlan, ItemIndex, Landing, Lease, Limits, Nanos,
+    ObjectId, Piece, Route, StreamId, StreamPlan, Token,
 };
 
 const NOW: Nanos = Nanos(0);
 const WINDOW_BYTES: u32 = 16 << 10;
+const NOT_RESIDENT: FillError = FillError {
+    kind: FillErrorKind::NotResident,
+    code: 0,
+};
 
 /// A machine of few windows, with one stream of whole-window fills.
 fn machine(
@@ -66,4 +70,17 @@ fn a_claim_of_too_many_bytes_is_counted() {
     let (token, _) = command(&mut core);
     core.on_fill(token, Ok(WINDOW_BYTES + 1), NOW);
     assert_eq!(core.stats().overlong_completions, 1);
+}
+
+#[test]
+fn a_window_on_its_second_way_is_scrubbed_for_the_first() {
+    let (mut core, stream) = machine(1, 1, Landing::Window, Some(Landing::Window));
+    let (token, first) = command(&mut core);
+    core.on_fill(token, Err(NOT_RESIDENT), NOW);
+    // Leased anew to the same fill, and no command of that lease was given out yet.
+    core.cancel(stream, NOW);
+    match core.next_action(NOW) {
+        Some(Action::Scrub { lease }) => assert_eq!(lease.id, first.id),
+        other => panic!("bytes of the first way left in the window: {other:?}"),
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ubio_core::{
     Action, Core, FillError, FillErrorKind, FillPlan, ItemIndex, Landing, Lease, Limits, Nanos,
-    ObjectId, Piece, Route, StreamId, StreamPlan, Token,
+    ObjectId, Piece, Route, Stall, StreamId, StreamPlan, Token,
 };
 
 const NOW: Nanos = Nanos(0);
@@ -83,4 +83,14 @@ fn a_window_on_its_second_way_is_scrubbed_for_the_first() {
         Some(Action::Scrub { lease }) => assert_eq!(lease.id, first.id),
         other => panic!("bytes of the first way left in the window: {other:?}"),
     }
+}
+
+#[test]
+fn windows_that_wait_to_be_lent_wait_for_the_source() {
+    let (mut core, _) = machine(3, 4, Landing::Lent, None);
+    let tokens = [(); 3].map(|()| command(&mut core).0);
+    core.on_fill(tokens[1], Ok(WINDOW_BYTES), NOW);
+    core.on_fill(tokens[2], Ok(WINDOW_BYTES), NOW);
+    assert_eq!(core.next_action(NOW), None);
+    assert_eq!(core.stall(), Stall::Source);
 }

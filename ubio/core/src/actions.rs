@@ -192,6 +192,9 @@ impl Core {
         slot.landing = next.landing;
         slot.fallen_back = next.fallen_back;
         slot.redo = false;
+        if self.planted.is(PlantedBug::ForgetTouched) {
+            slot.touched = false;
+        }
         if next.landing == Landing::Destination && !self.planted.is(PlantedBug::Unprepared) {
             self.table.set_state(id, State::Prepare);
             self.to_prepare.push(id);

@@ -67,7 +67,8 @@ impl Core {
             Verdict::Landed => {
                 slot.landed += needed;
                 self.commands.release(command);
-                if slot.is_quiet() && slot.next == slot.end {
+                let early = self.planted.is(PlantedBug::FlushEarly);
+                if (slot.is_quiet() || early) && slot.next == slot.end {
                     self.on_landed(id);
                 }
             }

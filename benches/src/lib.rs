@@ -1,1 +1,3 @@
-//! Placeholder head; replaced by the first real commit of this crate.
+//! Benches of single parts (`cargo bench -p ubio-benches --bench NAME`), and what they share.
+
+pub mod cycle;

@@ -1,2 +1,5 @@
-//! Benches of single parts: planning and flushing (criterion), and single transfers against
-//! the traditional path (`cargo run --release -p ubio-benches --bin transfer`).
+//! Benches of single parts (`cargo bench -p ubio-benches --bench NAME`) and of single transfers
+//! against the traditional path (`cargo run --release -p ubio-benches --bin transfer`), and
+//! what they share.
+
+pub mod cycle;

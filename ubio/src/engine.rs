@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, bounded};
+use fs_adapter::Model;
 use fs_adapter::placement::Placement;
 use fs_adapter::plan::Plan;
-use fs_adapter::{Model, ModelFile, TensorIndex};
 use ubio_core::{Landing, Limits};
 
 use crate::driver::{Control, Driver, Ending, OpenStream, Parts};
@@ -17,10 +17,13 @@ use crate::limits::{
     FIRST_DEPTH, MAX_COMMAND_BYTES, STREAMS, TICKETS,
 };
 use crate::load::{Lending, Load, Shared};
-use crate::plan::{FileWay, RoutePolicy, Run, Shape, fills};
-use crate::source::file::probe::{DirectIo, Probed, probe, residency};
+use crate::plan::{RoutePolicy, Run, Shape};
+use crate::prepare::{
+    direct_reasons, image_runs, lent_runs, load_reasons, objects, placed_runs, probe_files,
+    stream_plan, write_header,
+};
 use crate::source::file::{FileSource, Reader};
-use crate::source::{Object, Source, Waker};
+use crate::source::{Source, Waker};
 use crate::stats::{Reason, Report};
 use crate::sys::memory::{Pages, Region};
 use crate::topology;
@@ -587,157 +590,4 @@ pub(crate) fn policy(routes: Routes) -> RoutePolicy {
 fn count(items: usize) -> Result<u32> {
     u32::try_from(items)
         .map_err(|_many| Error::new(ErrorKind::InvalidInput, "more than 2^32 tensors"))
-}
-
-#[expect(unsafe_code, reason = "the destination is not handed out yet")]
-fn write_header(region: &Region, header: &[u8]) {
-    // SAFETY: the load has not begun: nobody else writes the destination, and the header's
-    // range belongs to no tensor.
-    unsafe { region.write(0, header) };
-}
-
-/// The runs of placed tensors, in plan order.
-fn placed_runs(model: &Model, placement: &Placement) -> Vec<Run> {
-    let run = |(item, placed): (u32, &fs_adapter::placement::PlacedTensor)| {
-        let tensor = &model.tensors()[placed.tensor];
-        Run {
-            file: tensor.file.0,
-            offset: tensor.offset,
-            len: tensor.len,
-            destination: placed.offset,
-            item,
-        }
-    };
-    (0..)
-        .zip(&placement.tensors)
-        .filter(|(_, placed)| placed.len > 0)
-        .map(run)
-        .collect()
-}
-
-/// The runs of lent tensors: their destination is their own first byte.
-fn lent_runs(model: &Model, plan: &Plan) -> Vec<Run> {
-    let run = |(item, &index): (u32, &TensorIndex)| {
-        let tensor = &model.tensors()[index];
-        Run {
-            file: tensor.file.0,
-            offset: tensor.offset,
-            len: tensor.len,
-            destination: 0,
-            item,
-        }
-    };
-    (0..)
-        .zip(&plan.order)
-        .map(run)
-        .filter(|run| run.len > 0)
-        .collect()
-}
-
-/// The runs of an image: each file whole. What lies between tensors (header, padding)
-/// counts to the tensor after it, what lies behind the last one to that.
-fn image_runs(model: &Model, placement: &Placement) -> Result<Vec<Run>> {
-    let mut runs = Vec::new();
-    for file in &placement.files {
-        let first = runs.len();
-        let mut at = 0;
-        let inside = |(_, placed): &(u32, &fs_adapter::placement::PlacedTensor)| {
-            model.tensors()[placed.tensor].file == file.file && placed.len > 0
-        };
-        let mut last = 0;
-        for (item, placed) in (0..).zip(&placement.tensors).filter(inside) {
-            let end = placed.offset - file.offset + placed.len;
-            if item < last || end <= at {
-                return Err(
-                    Error::new(ErrorKind::InvalidInput, "an image keeps the files' order")
-                        .remedy("load through windows for another order"),
-                );
-            }
-            runs.push(Run {
-                file: file.file.0,
-                offset: at,
-                len: end - at,
-                destination: file.offset + at,
-                item,
-            });
-            (at, last) = (end, item);
-        }
-        if at < file.len {
-            match runs[first..].last_mut() {
-                Some(run) => run.len += file.len - at,
-                // A file without a byte of tensors: it rides with whatever comes first.
-                None => runs.push(Run {
-                    file: file.file.0,
-                    offset: 0,
-                    len: file.len,
-                    destination: file.offset,
-                    item: runs.last().map_or(0, |run| run.item),
-                }),
-            }
-        }
-    }
-    Ok(runs)
-}
-
-fn probe_files(model: &Model, runs: &[Run]) -> Result<Vec<Probed>> {
-    let used = |index: u32| runs.iter().any(|run| run.file == index);
-    (0..)
-        .zip(model.files())
-        .map(|(index, file)| {
-            if used(index) {
-                probe(file.file()).map_err(|error| error.at(file.path()))
-            } else {
-                crate::source::file::probe::unused(file.file())
-            }
-        })
-        .collect()
-}
-
-fn objects(probed: &[Probed]) -> Vec<Object> {
-    probed
-        .iter()
-        .map(|file| Object::File(file.object.clone()))
-        .collect()
-}
-
-pub(crate) fn direct_reasons(probed: &[Probed]) -> Vec<Reason> {
-    let refused = |file: &&Probed| matches!(file.direct_io, DirectIo::Refused(_));
-    probed
-        .iter()
-        .filter(refused)
-        .map(|_file| Reason::NoDirectIo)
-        .collect()
-}
-
-fn load_reasons(probed: &[Probed], region: &Region, in_place: bool) -> Vec<Reason> {
-    let mut reasons = direct_reasons(probed);
-    let large = region.len_bytes() >= crate::sys::memory::HUGE_PAGE_BYTES;
-    if in_place && large && region.pages() == Pages::Base {
-        reasons.push(Reason::DestinationNotHuge);
-    }
-    reasons
-}
-
-/// The fills of `runs`, whose files are indices into `files`.
-pub(crate) fn stream_plan(
-    model_files: &[ModelFile],
-    runs: &[Run],
-    items: u32,
-    probed: &[Probed],
-    shape: &Shape,
-) -> ubio_core::StreamPlan {
-    let files: Vec<_> = probed
-        .iter()
-        .zip(model_files)
-        .map(|(probed, file)| {
-            let way = match probed.direct_io {
-                DirectIo::Aligned(_) => FileWay::Direct,
-                DirectIo::InMemory => FileWay::Memory,
-                DirectIo::Refused(_) => FileWay::Buffered,
-            };
-            (way, file.len_bytes())
-        })
-        .collect();
-    let resident = |file, offset, len| residency(model_files[file as usize].file(), offset, len);
-    fills(runs, items, &files, shape, &resident)
 }

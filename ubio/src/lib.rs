@@ -43,6 +43,7 @@ pub mod load;
 
 pub mod map;
 mod plan;
+mod prepare;
 pub mod range;
 pub mod source;
 pub mod stats;

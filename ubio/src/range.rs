@@ -10,10 +10,11 @@ use fs_adapter::{FileIndex, Model};
 use ubio_core::Landing;
 
 use crate::driver::{Control, Ending, OpenStream};
-use crate::engine::{Engine, Routes, direct_reasons, policy, stream_plan};
+use crate::engine::{Engine, Routes, policy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::load::Shared;
 use crate::plan::{ALIGNMENT, Run, Shape};
+use crate::prepare::{direct_reasons, stream_plan};
 use crate::source::Object;
 use crate::source::file::probe::{DirectIo, Probed, probe};
 use crate::vram::VramBuffer;

@@ -39,7 +39,15 @@ replaces what had the name before; readers that mapped that keep it.
 
 seconds runs from the program's first instruction (in repeated runs: from the begin of that \
 load) to the last byte visible: opening, reservation and page faults included, dropping caches \
-(--cold), verification and digest not.";
+(--cold), verification and digest not. bytes are those that came from the source: of tensors \
+through windows, of whole files in place.
+
+A digest is over the tensors' bytes in file order, whatever the order and the way of the load.
+
+With --json an error is an object too, {\"error\": {kind, exit_code, message, path, remedy}}, on \
+standard output; the line on standard error stays.
+
+A first SIGINT or SIGTERM cancels the load and waits for the devices; a second one ends at once.";
 
 /// Copies model files into memory through fixed windows.
 #[derive(Debug, Parser)]

@@ -142,6 +142,7 @@ impl Core {
             stream.armed(next);
             self.table[id].stream = slot;
             self.table[id].lend_next = NO_LEASE;
+            self.table[id].touched = false;
             if next.landing == Landing::Lent {
                 let tail = core::mem::replace(&mut stream.lend_tail, id);
                 if tail == NO_LEASE {
@@ -191,7 +192,9 @@ impl Core {
         slot.landing = next.landing;
         slot.fallen_back = next.fallen_back;
         slot.redo = false;
-        slot.touched = false;
+        if self.planted.is(PlantedBug::ForgetTouched) {
+            slot.touched = false;
+        }
         if next.landing == Landing::Destination && !self.planted.is(PlantedBug::Unprepared) {
             self.table.set_state(id, State::Prepare);
             self.to_prepare.push(id);

@@ -159,8 +159,9 @@ impl Core {
     /// What everything waits for, when there is nothing to do.
     pub fn stall(&self) -> Stall {
         let of = |state| self.table.windows_in(state);
-        let at_source = of(State::Armed) + of(State::Filling);
-        let at_copy = of(State::Landed) + of(State::Flushing);
+        // With nothing to do, what has landed waits to be lent after what has not.
+        let at_source = of(State::Armed) + of(State::Filling) + of(State::Landed);
+        let at_copy = of(State::Flushing);
         let unusable = of(State::Quarantined) + of(State::Scrub) + of(State::Scrubbing);
         let source_busy = self.commands.used() > 0;
         let streams = || {

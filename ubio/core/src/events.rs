@@ -59,12 +59,16 @@ impl Core {
         if matches!(result, Ok(bytes) if bytes < needed) {
             self.stats.short_reads += 1;
         }
+        if matches!(result, Ok(bytes) if bytes > part.len) {
+            self.stats.overlong_completions += 1;
+        }
         let verdict = judge(part, needed, self.limits.alignment, result);
         match self.planted.bend(verdict, needed, result) {
             Verdict::Landed => {
                 slot.landed += needed;
                 self.commands.release(command);
-                if slot.is_quiet() && slot.next == slot.end {
+                let early = self.planted.is(PlantedBug::FlushEarly);
+                if (slot.is_quiet() || early) && slot.next == slot.end {
                     self.on_landed(id);
                 }
             }

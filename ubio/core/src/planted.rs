@@ -47,6 +47,36 @@ pub enum PlantedBug {
     LendAsLanded,
     /// Commands are submitted before the destination is prepared.
     Unprepared,
+    /// A lease counts as landed once its last byte was asked for.
+    FlushEarly,
+    /// A window that changes to its fill's other way forgets that it holds bytes.
+    ForgetTouched,
+}
+
+#[cfg(feature = "planted-bugs")]
+impl PlantedBug {
+    /// All bugs.
+    pub const ALL: [PlantedBug; 19] = [
+        PlantedBug::ReleaseOnCancel,
+        PlantedBug::IgnoreSequence,
+        PlantedBug::IgnoreGeneration,
+        PlantedBug::SkipScrub,
+        PlantedBug::VisibleTwice,
+        PlantedBug::VisibleAfterEnd,
+        PlantedBug::ShortUnaligned,
+        PlantedBug::ShortByOne,
+        PlantedBug::LostRetry,
+        PlantedBug::FinishedWhileLent,
+        PlantedBug::FinishedTwice,
+        PlantedBug::UncountedFallback,
+        PlantedBug::IgnoreNotResident,
+        PlantedBug::Unfair,
+        PlantedBug::OverDepth,
+        PlantedBug::LendAsLanded,
+        PlantedBug::Unprepared,
+        PlantedBug::FlushEarly,
+        PlantedBug::ForgetTouched,
+    ];
 }
 
 /// The bug planted, if any.

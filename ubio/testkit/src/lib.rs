@@ -2,5 +2,6 @@
 //! crate that implements one. Knows the traits only, no implementation's insides.
 
 mod guarded;
+pub mod sim;
 pub mod source;
 pub mod vram;

@@ -113,9 +113,13 @@ impl Core {
     /// window is promised to a stream no earlier than it is of use.
     #[inline]
     fn arm_all(&mut self) {
-        while self.table.has_free(Kind::Ticket) && self.arm_next(Kind::Ticket) {}
-        if self.table.windows_in(State::Armed) == 0 && self.table.has_free(Kind::Window) {
-            self.arm_next(Kind::Window);
+        loop {
+            while self.table.has_free(Kind::Ticket) && self.arm_next(Kind::Ticket) {}
+            let promised = self.table.windows_in(State::Armed) > 0;
+            if promised || !self.table.has_free(Kind::Window) || !self.arm_next(Kind::Window) {
+                return;
+            }
+            // The stream may want a ticket next.
         }
     }
 

@@ -8,7 +8,7 @@
 )]
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -118,6 +118,68 @@ impl Sides {
         let mut at = 0;
         loop {
             let read = self.buffered.read_at(&mut self.bounce, at)?;
+            if read == 0 {
+                break;
+            }
+            at += read as u64;
+        }
+        self.cold = false;
+        Ok(())
+    }
+
+    /// Moves one range to a place of the destination; places follow from `index`.
+    pub(crate) fn transfer(&mut self, way: Way, offset: u64, len: u64, index: u64) -> Result<()> {
+        let places = self.destination.len_bytes() / len;
+        let at = index % places * len;
+        match way {
+            Way::Traditional => self.traditional(offset, len, at),
+            Way::Windows => self.by_engine(offset, len, at, false),
+            Way::InPlace => self.by_engine(offset, len, at, true),
+            Way::Floor => self.floor(offset, len, at),
+        }
+    }
+
+    fn traditional(&mut self, offset: u64, len: u64, at: u64) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            let want = usize::try_from(len - done)?.min(BOUNCE_BYTES);
+            let part = &mut self.bounce[..want];
+            self.buffered.read_exact_at(part, offset + done)?;
+            // SAFETY: no transfer of the engine is under way, and nobody reads the
+            // destination.
+            unsafe { self.destination.write(at + done, part) };
+            done += want as u64;
+        }
+        Ok(())
+    }
+
+    fn by_engine(&self, offset: u64, len_bytes: u64, at: u64, in_place: bool) -> Result<()> {
+        let request = RangeRequest {
+            file: FileIndex(0),
+            offset,
+            len_bytes,
+            to: VramBuffer::Host(Arc::clone(&self.destination)),
+            at,
+            routes: Routes::Auto,
+            in_place,
+        };
+        Ok(self.engine.read_range(&self.opened, request)?.wait()?)
+    }
+
+    fn floor(&self, offset: u64, len: u64, at: u64) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            let range = (at + done, len - done);
+            let file = match &self.direct {
+                Some(direct) if self.cold => direct.as_fd(),
+                _ => self.buffered.as_fd(),
+            };
+            // SAFETY: no transfer of the engine is under way, and nobody reads the
+            // destination.
+            let read = unsafe {
+                self.destination
+                    .read_file(&[range], &file, offset + done, false)
+            }?;
             if read == 0 {
                 break;
             }

@@ -123,7 +123,7 @@ impl Cycle {
 
     /// Does what the core asks for, then makes one report: a flush's end before a command's.
     /// False when there was none to make.
-    #[inline]
+    #[inline(always)]
     pub fn step(&mut self) -> bool {
         while let Some(action) = self.core.next_action(Nanos(self.now)) {
             match action {

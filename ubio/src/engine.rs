@@ -543,17 +543,13 @@ fn open_parts(
     let mut reasons = Vec::new();
     if matches!(source.reader(), Reader::Threads { .. }) {
         reasons.push(Reason::NoIoUring);
-    } else if source.unregistered().is_some() {
-        reasons.push(Reason::WindowsNotRegistered);
     }
-    // Registering has faulted the pool in, so the kernel's count is final; without it the
-    // pool is touched now, off any load's path.
+    reasons.extend(source.take_fallbacks());
+    // Only the first window is faulted in: its pages stand for all of the pool's, and the
+    // others' need not be waited for.
     let region = windows.region();
-    if source.unregistered().is_some() || matches!(source.reader(), Reader::Threads { .. }) {
-        region.populate(0, region.len_bytes())?;
-    }
-    let huge = region.huge_bytes();
-    if region.pages() != Pages::HugeTlb && huge.is_none_or(|huge| huge < region.len_bytes() / 2) {
+    region.populate(0, settings.window_bytes.into())?;
+    if region.pages() != Pages::HugeTlb && region.huge_bytes().is_none_or(|huge| huge == 0) {
         reasons.push(Reason::WindowsNotHuge);
     }
     let mut vram = HostVram::new(Arc::clone(&workers), 2 * leases, source.waker());

@@ -23,7 +23,7 @@ pub const READ_THREADS: usize = 8;
 /// Most registered files.
 pub const MAX_REGISTERED_FILES: u32 = 1024;
 /// Most registered buffers.
-pub const MAX_REGISTERED_BUFFERS: u16 = 1024;
+pub const MAX_REGISTERED_BUFFERS: u16 = 4096;
 /// Streams at once in one engine.
 pub const STREAMS: u16 = 256;
 /// Bytes between two wanted ranges that are read along rather than skipped, bytes.

@@ -31,8 +31,10 @@ pub(crate) struct Run {
 /// What a file can do, for the choice of routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileWay {
-    /// Direct I/O.
+    /// Direct I/O, and reads that can be held to the page cache.
     Direct,
+    /// Direct I/O, and no way to read only what is in the page cache (overlay).
+    DirectOrWait,
     /// It lives in memory: the page cache is the file.
     Memory,
     /// Only through the page cache.
@@ -142,7 +144,9 @@ impl Cutter<'_> {
             (FileWay::Buffered, _) => {
                 self.fill(stretch, Way::new(Route::Buffered, self.shape.landing));
             }
-            (FileWay::Direct, RoutePolicy::Direct) => self.fill(stretch, self.direct()),
+            (FileWay::Direct | FileWay::DirectOrWait, RoutePolicy::Direct) => {
+                self.fill(stretch, self.direct());
+            }
             (FileWay::Direct, RoutePolicy::Cached) => {
                 let otherwise = Some((Route::Buffered, self.shape.landing));
                 self.fill(
@@ -153,6 +157,15 @@ impl Cutter<'_> {
                     },
                 );
             }
+            // What the kernel says is there is read at the risk of waiting for it; what it does
+            // not know is not.
+            (FileWay::DirectOrWait, RoutePolicy::Cached) => {
+                self.fill(stretch, Way::new(Route::Buffered, self.shape.landing));
+            }
+            (FileWay::DirectOrWait, RoutePolicy::Auto) => match self.residency(stretch) {
+                Residency::Hot => self.fill(stretch, Way::new(Route::Buffered, self.cached())),
+                _ => self.fill(stretch, self.direct()),
+            },
             (FileWay::Direct, RoutePolicy::Auto) => match self.residency(stretch) {
                 Residency::Cold => self.fill(stretch, self.direct()),
                 Residency::Hot | Residency::Unknown => self.fill(stretch, self.hot()),

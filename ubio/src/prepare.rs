@@ -157,7 +157,8 @@ pub(crate) fn stream_plan(
         .zip(model_files)
         .map(|(probed, file)| {
             let way = match probed.direct_io {
-                DirectIo::Aligned(_) => FileWay::Direct,
+                DirectIo::Aligned(_) if probed.resident_only => FileWay::Direct,
+                DirectIo::Aligned(_) => FileWay::DirectOrWait,
                 DirectIo::InMemory => FileWay::Memory,
                 DirectIo::Refused(_) => FileWay::Buffered,
             };

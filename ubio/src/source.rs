@@ -26,6 +26,7 @@ use std::time::Duration;
 use ubio_core::{FillError, ObjectId, Route, StreamPlan, Token};
 
 use crate::error::Result;
+use crate::stats::Reason;
 use crate::window::WindowMemory;
 
 pub mod file;
@@ -166,6 +167,9 @@ pub trait Source {
 
     /// Those of them that wait for a device rather than for a worker of this process.
     fn device_in_flight(&self) -> usize;
+
+    /// What did not go the best way since this was last asked, once for each time.
+    fn take_fallbacks(&mut self) -> Vec<Reason>;
 
     /// Ends a blocking [`poll`](Self::poll) from any thread.
     fn waker(&self) -> Waker;

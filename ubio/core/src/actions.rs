@@ -7,15 +7,31 @@ use crate::core::Core;
 use crate::plan::Landing;
 use crate::planted::PlantedBug;
 use crate::stream::{NextFill, Phase};
-use crate::units::{ItemIndex, Lease, LeaseId, Nanos};
-use crate::window_table::{Kind, NO_LEASE, State};
+use crate::units::{ItemIndex, Lease, LeaseId, Nanos, Token};
+use crate::window_table::{Kind, NO_LEASE, Slot, State};
 
 impl Core {
     /// The next thing to do, or `None` until something is reported (or
     /// [`next_wakeup`](Core::next_wakeup) has come).
     ///
     /// Each action is given once; drivers carry it out and report as the action says.
+    #[inline]
     pub fn next_action(&mut self, now: Nanos) -> Option<Action> {
+        if self.stirred {
+            if let Some(action) = self.next_but_commands() {
+                return Some(action);
+            }
+            self.stirred = false;
+        }
+        let over = u16::from(self.planted.is(PlantedBug::OverDepth));
+        if self.stats.in_flight.now >= self.depth + over {
+            return None;
+        }
+        self.next_command(now)
+    }
+
+    /// Everything but commands, and the arming that commands need.
+    fn next_but_commands(&mut self) -> Option<Action> {
         if let Some(action) = self.next_news() {
             return Some(action);
         }
@@ -51,7 +67,7 @@ impl Core {
                 fill: slot.fill,
             });
         }
-        self.next_command(now)
+        None
     }
 
     /// Items that became visible, then streams that are over.
@@ -113,9 +129,13 @@ impl Core {
     /// window is promised to a stream no earlier than it is of use.
     #[inline]
     fn arm_all(&mut self) {
-        while self.table.has_free(Kind::Ticket) && self.arm_next(Kind::Ticket) {}
-        if self.table.windows_in(State::Armed) == 0 && self.table.has_free(Kind::Window) {
-            self.arm_next(Kind::Window);
+        loop {
+            while self.table.has_free(Kind::Ticket) && self.arm_next(Kind::Ticket) {}
+            let promised = self.table.windows_in(State::Armed) > 0;
+            if promised || !self.table.has_free(Kind::Window) || !self.arm_next(Kind::Window) {
+                return;
+            }
+            // The stream may want a ticket next.
         }
     }
 
@@ -177,6 +197,7 @@ impl Core {
             .expect("an open stream");
         let shape = &stream.plan.fills[next.fill as usize];
         slot.generation.0 = slot.generation.0.wrapping_add(1);
+        slot.stream_id = stream.id;
         slot.fill = next.fill;
         slot.object = shape.object;
         slot.offset = shape.offset;
@@ -205,16 +226,12 @@ impl Core {
     }
 
     /// The next command for the source: due retries, then the oldest lease with bytes left to
-    /// ask for.
+    /// ask for. The depth has room for it.
     fn next_command(&mut self, now: Nanos) -> Option<Action> {
-        let over = u16::from(self.planted.is(PlantedBug::OverDepth));
-        if self.stats.in_flight.now >= self.depth + over {
-            return None;
-        }
-        if let Some(command) = self.retries.pop(now) {
-            let lease = self.commands[command].lease;
-            self.table[lease].waiting -= 1;
-            return Some(self.submit(command, now));
+        if !self.retries.is_empty()
+            && let Some(command) = self.retries.pop(now)
+        {
+            return Some(self.submit_again(command, now));
         }
         let id = self.armed.front()?;
         let slot = &mut self.table[id];
@@ -223,43 +240,55 @@ impl Core {
             Landing::Scatter => left,
             Landing::Window | Landing::Lent | Landing::Destination => left.min(self.command_bytes),
         };
-        let command = self.commands.take(id, slot.next, len)?;
+        let offset = slot.next;
+        let token = self.commands.start(id, offset, len)?;
+        self.stats.commands += 1;
+        self.stats.in_flight.add(now);
         slot.next += len;
+        slot.in_flight += 1;
+        let action = fill_action(token, id, slot, offset, len);
         if len == left {
             self.armed.pop();
         }
         if slot.state == State::Armed {
             slot.touched = true;
             self.table.set_state(id, State::Filling);
+            // Another window may be armed now.
+            self.stirred = true;
         }
-        Some(self.submit(command, now))
+        Some(action)
     }
 
-    /// Puts a command in flight.
-    fn submit(&mut self, command: u16, now: Nanos) -> Action {
+    /// Puts a command that waited in flight.
+    #[cold]
+    fn submit_again(&mut self, command: u16, now: Nanos) -> Action {
         let token = self.commands.submit(command);
         self.stats.commands += 1;
         self.stats.in_flight.add(now);
         let command = &self.commands[command];
         let slot = &mut self.table[command.lease];
+        slot.waiting -= 1;
         slot.in_flight += 1;
-        let stream = self.streams[usize::from(slot.stream)]
-            .as_ref()
-            .expect("an open stream");
-        Action::Fill {
-            token,
-            lease: Lease {
-                id: LeaseId(command.lease),
-                generation: slot.generation,
-            },
-            stream: stream.id,
-            fill: slot.fill,
-            object: slot.object,
-            offset: slot.offset + u64::from(command.offset),
-            lease_offset: command.offset,
-            len: command.len,
-            route: slot.route,
-            landing: slot.landing,
-        }
+        fill_action(token, command.lease, slot, command.offset, command.len)
+    }
+}
+
+/// A command over `len` bytes from `offset` on, both counted within the lease's fill.
+#[inline]
+fn fill_action(token: Token, id: u16, slot: &Slot, offset: u32, len: u32) -> Action {
+    Action::Fill {
+        token,
+        lease: Lease {
+            id: LeaseId(id),
+            generation: slot.generation,
+        },
+        stream: slot.stream_id,
+        fill: slot.fill,
+        object: slot.object,
+        offset: slot.offset + u64::from(offset),
+        lease_offset: offset,
+        len,
+        route: slot.route,
+        landing: slot.landing,
     }
 }

@@ -8,7 +8,7 @@ use core::cmp::Reverse;
 use crate::commands::Place;
 use crate::core::Core;
 use crate::plan::Landing;
-use crate::stream::Phase;
+use crate::stream::{Phase, Stream};
 use crate::window_table::{Kind, NO_LEASE, State};
 
 impl Core {
@@ -42,6 +42,31 @@ impl Core {
         for slot in 0..self.limits.streams {
             self.check_stream(slot);
         }
+        if !self.stirred {
+            self.check_nothing_but_commands();
+        }
+    }
+
+    /// A machine that looks at commands alone must have nothing else to ask for.
+    fn check_nothing_but_commands(&self) {
+        let queues = [
+            &self.announcing,
+            &self.over,
+            &self.to_lend,
+            &self.to_scrub,
+            &self.to_prepare,
+        ];
+        let queued: usize = queues.iter().map(|queue| queue.len()).sum();
+        assert_eq!(queued + self.to_flush.len(), 0, "actions overlooked");
+        let arms = |kind| {
+            let wanted = |stream: &Stream| stream.wants() == Some(kind);
+            self.table.has_free(kind) && self.streams.iter().flatten().any(wanted)
+        };
+        assert!(!arms(Kind::Ticket), "a ticket overlooked");
+        assert!(
+            self.table.windows_in(State::Armed) > 0 || !arms(Kind::Window),
+            "a window overlooked"
+        );
     }
 
     /// One lease against the queues it may be in.

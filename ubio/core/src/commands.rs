@@ -70,26 +70,27 @@ impl Commands {
         }
     }
 
-    /// A slot for a new command over a range, not submitted yet; `None` when all are taken.
+    /// Puts a new command over a range in flight; `None` when all slots are taken.
     #[inline]
-    pub(crate) fn take(&mut self, lease: u16, offset: u32, len: u32) -> Option<u16> {
+    pub(crate) fn start(&mut self, lease: u16, offset: u32, len: u32) -> Option<Token> {
         let id = self.free.pop()?;
         let command = &mut self[id];
         debug_assert_eq!(command.place, Place::Free);
+        let sequence = command.sequence.wrapping_add(1);
         *command = Command {
-            place: Place::Waiting,
+            place: Place::InFlight,
             lease,
             offset,
             len,
-            tries: 0,
+            tries: 1,
             transient_errors: 0,
             device_errors: 0,
-            sequence: command.sequence,
+            sequence,
         };
-        Some(id)
+        Some(token(id, sequence))
     }
 
-    /// Marks a command as with the source, under a new token.
+    /// Marks a command that waited as with the source, under a new token.
     #[inline]
     pub(crate) fn submit(&mut self, id: u16) -> Token {
         let command = &mut self[id];
@@ -97,7 +98,7 @@ impl Commands {
         command.place = Place::InFlight;
         command.tries = command.tries.saturating_add(1);
         command.sequence = command.sequence.wrapping_add(1);
-        Token(u64::from(id) | u64::from(command.sequence) << 32)
+        token(id, command.sequence)
     }
 
     /// The command in flight under a token.
@@ -161,6 +162,12 @@ impl Commands {
     pub(crate) fn len(&self) -> u16 {
         u16::try_from(self.slots.len()).unwrap_or(u16::MAX)
     }
+}
+
+/// The token of a slot's use.
+#[inline]
+fn token(id: u16, sequence: u32) -> Token {
+    Token(u64::from(id) | u64::from(sequence) << 32)
 }
 
 /// Slot and sequence of a token.

@@ -57,6 +57,9 @@ pub struct Core {
     pub(crate) announcing: Ring<u16>,
     /// Streams that are over.
     pub(crate) over: Ring<u16>,
+    /// Whether there may be more to do than to submit commands. Only completions that are
+    /// part of a fill leave it as it is, so that most calls look at commands alone.
+    pub(crate) stirred: bool,
     pub(crate) stats: Stats,
     pub(crate) planted: Planted,
 }
@@ -91,6 +94,7 @@ impl Core {
             to_scrub: Ring::new(leases),
             announcing: Ring::new(streams),
             over: Ring::new(streams),
+            stirred: false,
             stats: Stats::default(),
             planted: Planted::default(),
         })
@@ -115,6 +119,7 @@ impl Core {
         let stream = Stream::new(id, plan, &self.limits);
         assert!(self.streams[usize::from(slot)].is_none());
         self.streams[usize::from(slot)] = Some(stream);
+        self.stirred = true;
         self.want(slot);
         self.announce(slot);
         self.settle(slot);
@@ -125,6 +130,7 @@ impl Core {
     /// told to be finished. A stream that is over (or unknown) is left as it is.
     pub fn cancel(&mut self, stream: StreamId, _now: Nanos) {
         if let Some(slot) = self.slot_of(stream) {
+            self.stirred = true;
             self.end(slot, Outcome::Cancelled);
         }
     }
@@ -133,6 +139,7 @@ impl Core {
     /// below an earlier one, is cut to what can be.
     pub fn consumed(&mut self, stream: StreamId, items: ItemIndex, _now: Nanos) {
         if let Some(slot) = self.slot_of(stream) {
+            self.stirred = true;
             self.stream_mut(slot).consumed(items.0);
             self.want(slot);
         }

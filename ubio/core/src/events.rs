@@ -21,27 +21,60 @@ impl Core {
     /// landing. More bytes than were asked for are a driver's bug: the stream fails with
     /// [`FillErrorKind::Fatal`], code 0.
     pub fn on_fill(&mut self, token: Token, result: Result<u32, FillError>, now: Nanos) {
-        let found = match self.commands.find(token) {
-            Err(_) if self.planted.is(PlantedBug::IgnoreSequence) => {
-                self.commands.find_whatever_sequence(token)
-            }
-            found => found,
-        };
-        let command = match found {
+        let command = match self.commands.find(token) {
             Ok(command) => command,
-            Err(foreign) => {
-                match foreign {
-                    Foreign::Stale => self.stats.stale_completions += 1,
-                    Foreign::Duplicate => self.stats.duplicate_completions += 1,
-                    Foreign::Unknown => self.stats.unknown_completions += 1,
-                }
-                return;
-            }
+            Err(foreign) => match self.believed(token, foreign) {
+                Some(command) => command,
+                None => return,
+            },
         };
         self.stats.in_flight.remove(now);
-        let id = self.commands[command].lease;
+        let part = &self.commands[command];
+        let id = part.lease;
         let slot = &mut self.table[id];
         slot.in_flight -= 1;
+        let needed = slot.expected.saturating_sub(part.offset).min(part.len);
+        match result {
+            Ok(bytes)
+                if bytes >= needed
+                    && bytes <= part.len
+                    && slot.state == State::Filling
+                    && !slot.redo =>
+            {
+                slot.landed += needed;
+                let whole = slot.is_quiet() && slot.next == slot.end;
+                self.commands.release(command);
+                if whole {
+                    self.on_landed(id);
+                }
+            }
+            _ => self.on_other_fill(command, id, result, now),
+        }
+    }
+
+    /// What to make of a completion that fits no command in flight: nothing, but for a planted
+    /// bug.
+    #[cold]
+    fn believed(&mut self, token: Token, foreign: Foreign) -> Option<u16> {
+        if self.planted.is(PlantedBug::IgnoreSequence)
+            && let Ok(command) = self.commands.find_whatever_sequence(token)
+        {
+            return Some(command);
+        }
+        match foreign {
+            Foreign::Stale => self.stats.stale_completions += 1,
+            Foreign::Duplicate => self.stats.duplicate_completions += 1,
+            Foreign::Unknown => self.stats.unknown_completions += 1,
+        }
+        None
+    }
+
+    /// A command came back short, with an error, or for a lease that is not to be filled any
+    /// more.
+    #[cold]
+    fn on_other_fill(&mut self, command: u16, id: u16, result: Result<u32, FillError>, now: Nanos) {
+        self.stirred = true;
+        let slot = &mut self.table[id];
         if slot.state == State::Quarantined {
             self.commands.release(command);
             self.release_when_quiet(id);
@@ -157,6 +190,7 @@ impl Core {
             _ => lease,
         };
         let found = self.table.find(lease, state);
+        self.stirred = true;
         if found.is_none() {
             self.stats.stale_reports += 1;
         }
@@ -169,6 +203,7 @@ impl Core {
         let slot = &self.table[id];
         let (stream, fill) = (slot.stream, slot.fill);
         debug_assert!(slot.landed == slot.expected || self.planted.any());
+        self.stirred = true;
         self.stats.fills += 1;
         self.stats.route_bytes[slot.route.index()] += u64::from(slot.expected);
         match slot.landing {

@@ -145,6 +145,12 @@ impl Retries {
         self.ready.pop()
     }
 
+    /// Whether no command is queued.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ready.is_empty() && self.delayed.is_empty()
+    }
+
     /// When the earliest delayed command is due.
     pub(crate) fn next_due(&self) -> Option<Nanos> {
         self.delayed.peek().map(|Reverse((due, _, _))| *due)

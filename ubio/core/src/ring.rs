@@ -41,6 +41,12 @@ impl<T: Copy + PartialEq> Ring<T> {
         self.entries.front().copied()
     }
 
+    /// Whether it has no entry.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Keeps what `keep` says; linear, for the rare paths.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(T) -> bool) {
         self.entries.retain(|entry| keep(*entry));

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::limits::Limits;
 use crate::plan::{Landing, Route};
-use crate::units::{Generation, Lease, LeaseId, ObjectId};
+use crate::units::{Generation, Lease, LeaseId, ObjectId, StreamId};
 
 /// No lease: the end of a chain.
 pub(crate) const NO_LEASE: u16 = u16::MAX;
@@ -56,6 +56,8 @@ pub(crate) struct Slot {
     pub(crate) generation: Generation,
     /// Slot of the stream that holds it; meaningless when free.
     pub(crate) stream: u16,
+    /// That stream's id.
+    pub(crate) stream_id: StreamId,
     /// Index into the stream's fills.
     pub(crate) fill: u32,
     pub(crate) object: ObjectId,
@@ -97,6 +99,7 @@ const FREE: Slot = Slot {
     state: State::Free,
     generation: Generation(0),
     stream: 0,
+    stream_id: StreamId(0),
     fill: 0,
     object: ObjectId(0),
     offset: 0,

@@ -78,6 +78,9 @@ impl Driver {
         let busy_ns = now.in_flight.busy_ns - before.in_flight.busy_ns;
         let command_ns = now.in_flight.command_ns - before.in_flight.command_ns;
         let mut fallbacks = std::mem::take(&mut self.measured.reasons);
+        for reason in self.parts.source.take_fallbacks() {
+            *fallbacks.entry(reason).or_default() += 1;
+        }
         let lost = now.fallbacks.not_resident - before.fallbacks.not_resident;
         if lost > 0 {
             *fallbacks.entry(Reason::PageCacheLost).or_default() += lost;

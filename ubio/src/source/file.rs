@@ -17,6 +17,7 @@ use self::ring::{Place, Ring, RingRead};
 use super::{Completion, FillCommand, MemoryId, Object, Source, SourceLimits, Target, Wait, Waker};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{DIRECT_DEPTH, MAX_COMMAND_BYTES, READ_THREADS};
+use crate::stats::Reason;
 use crate::sys::memory::Region;
 use crate::window::WindowMemory;
 use crate::workers::{DoneQueue, Job, Work, Workers};
@@ -60,8 +61,27 @@ enum Backend {
 
 struct Memory {
     region: Arc<Region>,
-    /// Index of its first registered buffer.
-    buffer: Option<u16>,
+    window_bytes: u64,
+    /// The registered buffer of each window; empty if none was asked for. Windows are
+    /// registered when they are first filled: registering faults them in, and the first
+    /// reads need not wait for the last window's pages.
+    buffers: Vec<Registration>,
+}
+
+#[derive(Clone, Copy)]
+enum Registration {
+    NotYet,
+    As(u16),
+    Refused,
+}
+
+impl Memory {
+    /// The window that holds all of a range.
+    fn window(&self, offset: u64, len: u32) -> Option<usize> {
+        let window = offset / self.window_bytes;
+        let last = (offset + u64::from(len).saturating_sub(1)) / self.window_bytes;
+        (window == last).then(|| usize::try_from(window).expect("64-bit"))
+    }
 }
 
 /// One direct read the ring has, kept until its completion so that nothing it uses goes.
@@ -86,6 +106,7 @@ pub struct FileSource {
     workers: Arc<Workers>,
     waker: Waker,
     unregistered: Option<String>,
+    fallbacks: Vec<Reason>,
 }
 
 impl std::fmt::Debug for FileSource {
@@ -143,6 +164,7 @@ impl FileSource {
             workers,
             waker,
             unregistered: None,
+            fallbacks: Vec::new(),
         })
     }
 
@@ -168,6 +190,37 @@ impl FileSource {
         Some(operation)
     }
 
+    /// The registered buffer for a range, registering its window if that is still to be done.
+    fn buffer(&mut self, memory: MemoryId, offset: u64, len: u32) -> Option<u16> {
+        let Backend::Ring(ring) = &mut self.backend else {
+            return None;
+        };
+        let memory = self.memories[memory.0 as usize]
+            .as_mut()
+            .expect("attached memory");
+        let window = memory.window(offset, len)?;
+        let registration = memory.buffers.get_mut(window)?;
+        if let Registration::NotYet = *registration {
+            let start = window as u64 * memory.window_bytes;
+            let bytes = memory.window_bytes.min(memory.region.len_bytes() - start);
+            // SAFETY: the region lives until `detach`, which unregisters first.
+            let registered =
+                unsafe { ring.register_buffer(memory.region.address(start, bytes), bytes) };
+            *registration = match registered {
+                Ok(index) => Registration::As(index),
+                Err(cause) => {
+                    self.fallbacks.push(Reason::WindowsNotRegistered);
+                    self.unregistered = Some(cause.to_string());
+                    Registration::Refused
+                }
+            };
+        }
+        match *registration {
+            Registration::As(index) => Some(index),
+            Registration::NotYet | Registration::Refused => None,
+        }
+    }
+
     fn submit_job(&mut self, workers: &Arc<Workers>, work: Work, token: Token) {
         // SAFETY: the submitter of the command promised that nobody touches its target
         // until the completion, which is polled only after the job's report.
@@ -186,7 +239,7 @@ impl FileSource {
             unreachable!("a scatter is a job of the workers");
         };
         let region = Arc::clone(&self.memory(memory).region);
-        let buffer = self.memory(memory).buffer;
+        let buffer = self.buffer(memory, offset, command.len);
         let object = command.object.0;
         match &mut self.backend {
             Backend::Ring(ring) => {
@@ -302,15 +355,17 @@ impl Source for FileSource {
 
     fn attach(&mut self, memory: &WindowMemory, register: bool) -> Result<MemoryId> {
         let region = Arc::clone(memory.region());
-        let mut buffer = None;
-        if register && let Backend::Ring(ring) = &mut self.backend {
-            // SAFETY: the region lives until `detach`, which unregisters first.
-            match unsafe { ring.register_buffer(region.address(0, 0), region.len_bytes()) } {
-                Ok(index) => buffer = Some(index),
-                Err(cause) => self.unregistered = Some(cause.to_string()),
-            }
-        }
-        let memory = Memory { region, buffer };
+        let windows = region.len_bytes().div_ceil(memory.window_bytes());
+        let windows = if register {
+            usize::try_from(windows).expect("64-bit")
+        } else {
+            0
+        };
+        let memory = Memory {
+            region,
+            window_bytes: memory.window_bytes(),
+            buffers: vec![Registration::NotYet; windows],
+        };
         let index = match self.memories.iter().position(Option::is_none) {
             Some(index) => {
                 self.memories[index] = Some(memory);
@@ -321,7 +376,12 @@ impl Source for FileSource {
                 self.memories.len() - 1
             }
         };
-        Ok(MemoryId(u32::try_from(index).expect("few memories")))
+        let id = MemoryId(u32::try_from(index).expect("few memories"));
+        if register {
+            // The first one now: whether it is to be had is part of what open explains.
+            self.buffer(id, 0, 1);
+        }
+        Ok(id)
     }
 
     fn detach(&mut self, memory: MemoryId) {
@@ -332,8 +392,13 @@ impl Source for FileSource {
         else {
             return;
         };
-        if let (Backend::Ring(ring), Some(buffer)) = (&mut self.backend, gone.buffer) {
-            ring.unregister_buffer(buffer);
+        let Backend::Ring(ring) = &mut self.backend else {
+            return;
+        };
+        for registration in gone.buffers {
+            if let Registration::As(buffer) = registration {
+                ring.unregister_buffer(buffer);
+            }
         }
     }
 
@@ -435,6 +500,10 @@ impl Source for FileSource {
             Backend::Ring(_) => self.operations.len() - self.free.len(),
             Backend::Threads(_) => self.jobs,
         }
+    }
+
+    fn take_fallbacks(&mut self) -> Vec<Reason> {
+        std::mem::take(&mut self.fallbacks)
     }
 
     fn waker(&self) -> Waker {

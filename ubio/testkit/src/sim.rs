@@ -42,6 +42,8 @@ mod rng;
 mod scenario;
 mod strays;
 mod tally;
+#[cfg(test)]
+mod tests;
 mod world;
 
 use std::any::Any;

@@ -31,8 +31,13 @@ pub struct Probed {
     pub object: FileObject,
     /// Its direct I/O.
     pub direct_io: DirectIo,
+    /// Whether a read can be held to what is in the page cache (`RWF_NOWAIT`).
+    pub resident_only: bool,
 }
 
+const EXT4_MAGIC: i64 = 0xef53;
+const XFS_MAGIC: i64 = 0x5846_5342;
+const BTRFS_MAGIC: i64 = 0x9123_683e;
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
@@ -52,6 +57,7 @@ pub fn probe(file: &impl AsFd) -> Result<Probed> {
                 buffered: Arc::clone(&buffered),
             },
             direct_io,
+            resident_only: false,
         })
     };
     if let Ok(stat) = rustix::fs::fstatfs(file)
@@ -109,6 +115,7 @@ pub fn probe(file: &impl AsFd) -> Result<Probed> {
             buffered: Arc::clone(&buffered),
         },
         direct_io: DirectIo::Aligned(vouched.unwrap_or(4096)),
+        resident_only: reads_resident_only(&*buffered)?,
     })
 }
 
@@ -124,6 +131,7 @@ pub fn unused(file: &impl AsFd) -> Result<Probed> {
             buffered,
         },
         direct_io: DirectIo::InMemory,
+        resident_only: false,
     })
 }
 
@@ -137,6 +145,20 @@ fn reads_direct(file: &OwnedFd) -> Result<bool> {
     // SAFETY: the region is this function's alone.
     let read = unsafe { block.read_file(&[(0, PAGE_BYTES)], file, 0, false) };
     Ok(read.is_ok())
+}
+
+/// Whether `RWF_NOWAIT` is taken. Only asked where it is not known: asking a file whose first
+/// page is cold may start its readahead.
+fn reads_resident_only(file: &impl AsFd) -> Result<bool> {
+    let known = rustix::fs::fstatfs(file)
+        .is_ok_and(|stat| matches!(stat.f_type, EXT4_MAGIC | XFS_MAGIC | BTRFS_MAGIC));
+    if known {
+        return Ok(true);
+    }
+    let page = Region::anonymous(PAGE_BYTES, false)?;
+    // SAFETY: the region is this function's alone.
+    let read = unsafe { page.read_file(&[(0, 1)], file, 0, true) };
+    Ok(!read.is_err_and(|cause| cause.raw_os_error() == Some(libc::EOPNOTSUPP)))
 }
 
 /// How many bytes of a range are in the page cache.

@@ -217,7 +217,7 @@ impl World {
                 held.end = held.next;
             }
             Verdict::NotResident => {
-                let error = result.err().expect("an error");
+                let error = result.expect_err("an error");
                 self.fail(command, error);
             }
             Verdict::Failed(error) => self.fail(command, error),

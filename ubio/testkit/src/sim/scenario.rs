@@ -220,7 +220,7 @@ impl Mixture {
         let landing = rng.pick(&self.landings);
         if !rng.chance(self.cached) {
             return (
-                rng.pick(&[Route::Direct, Route::Direct, Route::Traditional]),
+                rng.pick(&[Route::Direct, Route::Buffered, Route::Traditional]),
                 landing,
                 None,
             );
@@ -234,7 +234,8 @@ impl Mixture {
                 Landing::Scatter,
             ]),
         };
-        let otherwise = (!rng.chance(50)).then_some((Route::Direct, otherwise));
+        let route = rng.pick(&[Route::Direct, Route::Direct, Route::Buffered]);
+        let otherwise = (!rng.chance(50)).then_some((route, otherwise));
         (Route::Cached, landing, otherwise)
     }
 }

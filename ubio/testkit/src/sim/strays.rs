@@ -84,6 +84,15 @@ impl World {
         });
         self.counted.foreign += 1;
         self.core.on_fill(token, result, Nanos(self.now));
+        self.expect_still_idle();
+    }
+
+    /// What was dropped gave the machine nothing to do.
+    fn expect_still_idle(&mut self) {
+        if self.idle {
+            let action = self.core.next_action(Nanos(self.now));
+            assert_eq!(action, None, "a stray made work");
+        }
     }
 
     /// A report on a lease comes that was not asked for: of an earlier lease, or of this one
@@ -114,6 +123,7 @@ impl World {
             Task::Return => self.core.on_returned(lease, now),
             Task::Scrub => self.core.on_scrubbed(lease, now),
         }
+        self.expect_still_idle();
     }
 
     fn cut_object(&mut self) {

@@ -71,6 +71,11 @@ impl Tally {
         self.faults[fault as usize] += 1;
     }
 
+    /// Each fault that may strike, and how often it did.
+    pub fn faults(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        NAMES.into_iter().zip(self.faults)
+    }
+
     /// Adds the counts of another run; the order of runs does not matter.
     pub fn add(&mut self, other: &Tally) {
         self.steps += other.steps;
@@ -93,7 +98,7 @@ impl fmt::Display for Tally {
             "{} completions, {} steps; streams: complete {complete}, cancelled {cancelled}, failed {failed}; faults:",
             self.completions, self.steps
         )?;
-        for (index, (name, count)) in NAMES.iter().zip(self.faults).enumerate() {
+        for (index, (name, count)) in self.faults().enumerate() {
             let comma = if index == 0 { "" } else { "," };
             write!(out, "{comma} {name} {count}")?;
         }

@@ -337,7 +337,7 @@ pub fn a_full_source_gives_the_command_back(fixture: &dyn SourceFixture) {
 /// As many as the source takes, over and over: each completes once, with its own bytes at
 /// its own place.
 pub fn many_commands_complete_once_each(fixture: &dyn SourceFixture) {
-    const ROUNDS: u64 = 6;
+    const ROUNDS: u64 = 4;
     let mut session = Session::open(fixture);
     let block = session.alignment();
     let depth = u64::from(session.source.limits().depth);
@@ -345,7 +345,7 @@ pub fn many_commands_complete_once_each(fixture: &dyn SourceFixture) {
     let Some(object) = session.add(&shape) else {
         return;
     };
-    let slot = 4 * block;
+    let slot = 32 * block;
     let memory = Guarded::new(depth * slot);
     let id = session.attach(&memory, true);
     let total = depth * ROUNDS;
@@ -361,8 +361,8 @@ pub fn many_commands_complete_once_each(fixture: &dyn SourceFixture) {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
-            let len = ((state >> 60) % 4 + 1) * block;
-            let from = (state >> 33) % (1024 - 4) * block;
+            let len = ((state >> 59) + 1) * block;
+            let from = (state >> 33) % (1024 - 32) * block;
             let at = START + slot_index * slot;
             let command = session.command(object, (from, len), id, at);
             under_way.insert(command.token.0, (slot_index, from, len));

@@ -236,28 +236,29 @@ pub fn a_scrub_zeroes_its_range_and_no_more(fixture: &dyn VramFixture) {
 
 /// As many as there may be, of all kinds, over disjoint ranges.
 pub fn many_operations_end_once_each(fixture: &dyn VramFixture) {
-    const PART: u64 = 16 << 10;
+    const PART: u64 = 128 << 10;
     let count = CAPACITY as u64;
     let mut session = Session::open(fixture, count * PART);
     let buffer = session.allocate(count * PART);
-    for round in 0..4 {
+    for round in 0..3 {
         let window = known(7 + round, count * PART);
         session.put(0, &window);
         let mut ids: Vec<u64> = Vec::new();
         for index in 0..count {
             let at = index * PART;
+            let (first, second) = parts(index);
             let work = match index % 4 {
                 0 => VramWork::Prepare {
                     buffer,
                     offset: at,
                     len_bytes: PART,
                 },
-                3 => session.scrub(at, PART),
-                _ => session.flush(
-                    buffer,
-                    at,
-                    &[(1, 9999, at + 1), (10_000, 6000, at + 10_001)],
-                ),
+                3 => session.scrub(at, u64::from(first)),
+                _ => {
+                    let behind = u64::from(first) + 1;
+                    let pieces = [(1, first, at + 1), (1 + first, second, at + behind)];
+                    session.flush(buffer, at, &pieces)
+                }
             };
             ids.push(session.submit(work));
         }
@@ -266,17 +267,29 @@ pub fn many_operations_end_once_each(fixture: &dyn VramFixture) {
         assert_eq!(ended, ids);
         for index in 0..count {
             let at = index * PART;
+            let (first, second) = parts(index);
             match index % 4 {
                 0 => {}
-                3 => assert_same(&session.get(at, PART), &vec![0; size(PART)], "scrubbed"),
+                3 => {
+                    let zeros = vec![0; size(first.into())];
+                    assert_same(&session.get(at, first.into()), &zeros, "scrubbed");
+                }
                 _ => {
-                    let wanted = &window[size(at + 1)..size(at + 10_000)];
-                    assert_same(&session.look(buffer, at + 1, 9999), wanted, "first");
-                    let wanted = &window[size(at + 10_000)..size(at + 16_000)];
-                    assert_same(&session.look(buffer, at + 10_001, 6000), wanted, "second");
+                    let len = u64::from(first + second);
+                    let wanted = &window[size(at + 1)..size(at + 1 + len)];
+                    assert_same(&session.look(buffer, at + 1, len), wanted, "flushed");
                 }
             }
         }
+    }
+}
+
+/// Lengths of two pieces: a backend may treat small operations in another way.
+fn parts(index: u64) -> (u32, u32) {
+    if index.is_multiple_of(3) {
+        (99_999, 26_000)
+    } else {
+        (9_999, 6_000)
     }
 }
 

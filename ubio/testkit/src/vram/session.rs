@@ -175,11 +175,13 @@ impl Session {
 
 /// A plan whose fill 1 has these pieces; fill 0 is there to be confused with.
 fn plan(pieces: &[Place]) -> Arc<StreamPlan> {
+    let ends = pieces.iter().map(|&(from, len, _)| from + len);
+    let expected = ends.max().unwrap_or(1);
     let fill = |pieces| FillPlan {
         object: ObjectId(0),
         offset: 1 << 20,
-        len: 4096,
-        expected: 4096,
+        len: expected.next_multiple_of(4096),
+        expected,
         route: Route::Direct,
         landing: Landing::Window,
         otherwise: None,

@@ -476,13 +476,12 @@ impl Source for FileSource {
 
     fn poll(&mut self, wait: Wait, completions: &mut Vec<Completion>) -> Result<()> {
         let before = completions.len();
-        if let Backend::Ring(ring) = &mut self.backend {
-            ring.enter(Wait::No)?;
-        }
         self.reap(completions);
-        if completions.len() > before || wait == Wait::No {
-            return Ok(());
-        }
+        let wait = if completions.len() > before {
+            Wait::No
+        } else {
+            wait
+        };
         match &mut self.backend {
             Backend::Ring(ring) => ring.enter(wait)?,
             Backend::Threads(_) => self.waker.sleep(wait)?,

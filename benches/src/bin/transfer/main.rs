@@ -65,12 +65,14 @@ impl Readahead {
 }
 
 fn bytes(text: &str) -> std::result::Result<u64, String> {
-    let (digits, shift) = match text.trim_end_matches("iB").split_at_checked(text.len() - 1) {
-        Some((digits, "K")) => (digits, 10),
-        Some((digits, "M")) => (digits, 20),
-        Some((digits, "G")) => (digits, 30),
-        _ => (text, 0),
-    };
+    let short = text
+        .strip_suffix("iB")
+        .or_else(|| text.strip_suffix('B'))
+        .unwrap_or(text);
+    let unit = [("K", 10), ("M", 20), ("G", 30)]
+        .into_iter()
+        .find_map(|(unit, shift)| Some((short.strip_suffix(unit)?, shift)));
+    let (digits, shift) = unit.unwrap_or((short, 0));
     let number: u64 = digits
         .parse()
         .map_err(|_| format!("{text} is no number of bytes"))?;
@@ -250,6 +252,7 @@ mod tests {
         assert_eq!(bytes("4096"), Ok(4096));
         assert_eq!(bytes("8K"), Ok(8192));
         assert_eq!(bytes("1G"), Ok(1 << 30));
+        assert_eq!(bytes("16MiB"), Ok(16 << 20));
         for wrong in ["", "K", "0", "8X", "-1", "99999999999G"] {
             assert!(bytes(wrong).is_err(), "{wrong}");
         }

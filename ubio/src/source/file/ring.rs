@@ -49,6 +49,8 @@ pub(super) struct RingRead<'a> {
 pub(super) struct Ring {
     ring: IoUring,
     deferred: bool,
+    /// The kernel says when it has completions to post (`IORING_SETUP_TASKRUN_FLAG`).
+    tells: bool,
     /// Which file indices are registered; empty when the kernel refused the table.
     files: Vec<bool>,
     /// Which buffer indices are in use; empty when the kernel refused the table.
@@ -72,12 +74,12 @@ impl Ring {
         good.setup_coop_taskrun().setup_taskrun_flag();
         let plain = IoUring::builder();
         let entries = (entries + 1).next_power_of_two();
-        let (ring, deferred) = match best.build(entries) {
-            Ok(ring) => (ring, true),
-            Err(first) if first.raw_os_error() == Some(libc::EINVAL) => {
-                let ring = good.build(entries).or_else(|_older| plain.build(entries))?;
-                (ring, false)
-            }
+        let (ring, deferred, tells) = match best.build(entries) {
+            Ok(ring) => (ring, true, true),
+            Err(first) if first.raw_os_error() == Some(libc::EINVAL) => match good.build(entries) {
+                Ok(ring) => (ring, false, true),
+                Err(_older) => (plain.build(entries)?, false, false),
+            },
             Err(refused) => return Err(refused),
         };
         let files = match ring.submitter().register_files_sparse(MAX_REGISTERED_FILES) {
@@ -94,6 +96,7 @@ impl Ring {
         Ok(Self {
             ring,
             deferred,
+            tells,
             files,
             buffers,
             waker: waker.clone(),
@@ -219,9 +222,17 @@ impl Ring {
         Ok(())
     }
 
+    /// Whether the kernel has been given everything, and has nothing that it would only
+    /// give on a call.
+    fn is_settled(&mut self) -> bool {
+        let submission = self.ring.submission();
+        let asks = submission.taskrun() || submission.cq_overflow();
+        self.reads == 0 || (submission.is_empty() && !asks && self.tells)
+    }
+
     /// Submits what was pushed and lets the kernel post completions, waiting as told.
     pub(super) fn enter(&mut self, wait: Wait) -> Result<()> {
-        if wait == Wait::No && self.reads == 0 {
+        if wait == Wait::No && self.is_settled() {
             return Ok(());
         }
         if wait != Wait::No && !self.wake_armed {

@@ -76,7 +76,7 @@ impl Contender {
 }
 
 /// The engine's ways, cold: from storage.
-pub(crate) const UBCP_COLD: [(&str, &[&str]); 5] = [
+pub(crate) const UBCP_COLD: [(&str, &[&str]); 7] = [
     ("ubcp --via ub", &["--via", "ub"]),
     ("ubcp --via in-place", &["--via", "in-place"]),
     ("ubcp --via auto", &["--via", "auto"]),

@@ -2,6 +2,7 @@
 //! is chosen once, so the ring thread never asks what hardware it runs on.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, bounded};
@@ -220,7 +221,9 @@ pub struct Engine {
     window_bytes: u32,
     /// The process that opened it: rings and registered memory do not survive a fork.
     pid: u32,
-    traditional_bytes: Arc<std::sync::atomic::AtomicU64>,
+    traditional_bytes: Arc<AtomicU64>,
+    /// What calling threads copied from the page cache.
+    cached_bytes: AtomicU64,
 }
 
 /// What the ring thread tells when it is up.
@@ -266,6 +269,7 @@ impl Engine {
                 window_bytes: builder.window_bytes,
                 pid: std::process::id(),
                 traditional_bytes: Arc::default(),
+                cached_bytes: AtomicU64::new(0),
             }),
             Err(error) => {
                 // It has said why it ended.
@@ -278,6 +282,11 @@ impl Engine {
     /// What was chosen at open, and why not better.
     pub fn explain(&self) -> &Explanation {
         &self.explanation
+    }
+
+    /// Counts bytes that the calling thread copied from the page cache.
+    pub(crate) fn count_cached(&self, bytes: u64) {
+        self.cached_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn waker(&self) -> &Waker {
@@ -461,7 +470,7 @@ impl Engine {
             .name("ubio-traditional".into())
             .spawn(move || {
                 let outcome = load.run().map(|bytes| {
-                    moved.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+                    moved.fetch_add(bytes, Ordering::Relaxed);
                 });
                 ending.0.finish(outcome);
             })
@@ -478,10 +487,11 @@ impl Engine {
         self.send(Control::Report(reply))?;
         let gone = |_disconnected| Error::new(ErrorKind::Cancelled, "the engine has ended");
         let mut report = answer.recv().map_err(gone)?;
-        let moved = self
-            .traditional_bytes
-            .swap(0, std::sync::atomic::Ordering::Relaxed);
+        let moved = self.traditional_bytes.swap(0, Ordering::Relaxed);
         *report.route_bytes.entry("traditional").or_default() += moved;
+        let cached = self.cached_bytes.swap(0, Ordering::Relaxed);
+        let name = ubio_core::Route::Cached.name();
+        *report.route_bytes.entry(name).or_default() += cached;
         Ok(report)
     }
 

@@ -28,5 +28,11 @@ pub const MAX_REGISTERED_BUFFERS: u16 = 4096;
 pub const STREAMS: u16 = 256;
 /// Bytes between two wanted ranges that are read along rather than skipped, bytes.
 pub const MAX_GAP_BYTES: u64 = 128 << 10;
+/// Copies up to this run where they are asked for instead of with a worker: handing one over
+/// costs as much, bytes.
+pub const INLINE_COPY_BYTES: u32 = 64 << 10;
+/// Ranges up to this that are in the page cache are copied by the thread that asks for them,
+/// bytes.
+pub const CALLER_COPY_BYTES: u64 = 256 << 10;
 /// Control messages waiting for the ring thread.
 pub const CONTROL_QUEUE: usize = 256;

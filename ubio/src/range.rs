@@ -1,6 +1,12 @@
 //! Byte ranges of files that are opened and probed once: what stays per range is a plan of
 //! one run and the way to the ring thread and back. For callers that read many small parts
 //! (restored caches, single tensors) into memory they have.
+//!
+//! unsafe: copies small resident ranges into raw memory.
+#![expect(
+    unsafe_code,
+    reason = "writes a target that the caller keeps everyone else away from"
+)]
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -12,6 +18,7 @@ use ubio_core::Landing;
 use crate::driver::{Control, Ending, OpenStream};
 use crate::engine::{Engine, Routes, policy};
 use crate::error::{Error, ErrorKind, Result};
+use crate::limits::CALLER_COPY_BYTES;
 use crate::load::Shared;
 use crate::plan::{ALIGNMENT, Run, Shape};
 use crate::prepare::{direct_reasons, stream_plan};
@@ -85,6 +92,9 @@ pub struct RangeRequest {
 impl Engine {
     /// Starts reading one range. Until it is over nobody else touches the target.
     ///
+    /// A range of up to [`CALLER_COPY_BYTES`] that is in the page cache is copied by the
+    /// calling thread, and over when this returns.
+    ///
     /// # Errors
     /// InvalidInput: a range outside the file or the memory, or unaligned in place. Read
     /// errors come through the handle.
@@ -100,6 +110,11 @@ impl Engine {
         };
         if request.len_bytes == 0 {
             shared.finish(Ok(()));
+            return Ok(transfer);
+        }
+        if copy_resident(probed, &request) {
+            self.count_cached(request.len_bytes);
+            shared.finish(file.check_unchanged().map_err(Error::from));
             return Ok(transfer);
         }
         let run = Run {
@@ -135,6 +150,22 @@ impl Engine {
         })))?;
         Ok(transfer)
     }
+}
+
+/// Copies a small range that is in the page cache; `false` if it is neither.
+fn copy_resident(probed: &Probed, request: &RangeRequest) -> bool {
+    let may = matches!(request.routes, Routes::Auto | Routes::Cached);
+    if !may || request.len_bytes > CALLER_COPY_BYTES {
+        return false;
+    }
+    let VramBuffer::Host(region) = &request.to;
+    let range = (request.at, request.len_bytes);
+    // What lives in memory is resident, and some such file systems know no NOWAIT.
+    let nowait = probed.direct_io != DirectIo::InMemory;
+    let buffered = &probed.object.buffered;
+    // SAFETY: nobody else touches the target until the range is over, by contract.
+    let read = unsafe { region.read_file(&[range], buffered, request.offset, nowait) };
+    read.is_ok_and(|bytes| bytes == request.len_bytes)
 }
 
 fn check(request: &RangeRequest, file_bytes: u64) -> Result<()> {

@@ -17,6 +17,7 @@ use crossbeam_queue::ArrayQueue;
 use ubio_core::{FillError, FillErrorKind, Nanos, Piece, StreamPlan};
 
 use crate::error::{Error, Result};
+use crate::limits::INLINE_COPY_BYTES;
 use crate::source::Waker;
 use crate::sys::memory::Region;
 
@@ -167,6 +168,28 @@ pub(crate) fn read_error(cause: &std::io::Error, resident_only: bool) -> FillErr
 }
 
 impl Work {
+    /// Whether it is over sooner than a worker would be awake: a small copy that waits for
+    /// no device.
+    fn is_brief(&self) -> bool {
+        match self {
+            Self::Flush { plan, fill, .. } | Self::Gather { plan, fill, .. } => {
+                plan.fills[*fill as usize].expected <= INLINE_COPY_BYTES
+            }
+            Self::ReadScatter {
+                resident_only,
+                plan,
+                fill,
+                ..
+            } => *resident_only && plan.fills[*fill as usize].expected <= INLINE_COPY_BYTES,
+            Self::ReadRun {
+                resident_only, len, ..
+            } => *resident_only && *len <= INLINE_COPY_BYTES,
+            Self::Populate { len_bytes, .. } | Self::Zero { len_bytes, .. } => {
+                *len_bytes <= INLINE_COPY_BYTES.into()
+            }
+        }
+    }
+
     fn run(&self) -> Result<u32, FillError> {
         match self {
             Self::Flush {
@@ -342,9 +365,12 @@ impl Workers {
         }))
     }
 
-    /// Queues a job. Blocks only if more jobs wait than the capacity, which its makers'
+    /// Queues a job, or does it here if it is brief. Blocks only if more jobs wait than the capacity, which its makers'
     /// own bounds rule out.
     pub(crate) fn submit(&self, job: Job) {
+        if job.work.is_brief() {
+            return job.run();
+        }
         let sender = self.sender.as_ref().expect("there until drop");
         sender.send(job).expect("this holds a receiver itself");
     }

@@ -105,6 +105,7 @@ pub struct Builder {
     traced: bool,
     command_bytes: u32,
     depth: u16,
+    adaptive: bool,
     workers: usize,
 }
 
@@ -118,6 +119,7 @@ impl Default for Builder {
             traced: false,
             command_bytes: FIRST_COMMAND_BYTES,
             depth: FIRST_DEPTH,
+            adaptive: true,
             workers: topology::copy_workers(),
         }
     }
@@ -159,11 +161,21 @@ impl Builder {
         self
     }
 
-    /// Largest single read, bytes, and how many of them in flight, to begin with.
+    /// Largest direct read, bytes, and how many commands in flight. They stay so, unless
+    /// [`adaptive`](Self::adaptive) is asked for after it.
     #[must_use]
     pub fn commands(mut self, bytes: u32, depth: u16) -> Self {
         self.command_bytes = bytes;
         self.depth = depth;
+        self.adaptive = false;
+        self
+    }
+
+    /// Whether size and number of direct reads adapt to what the device does best with, once
+    /// enough has been read. They do by default.
+    #[must_use]
+    pub fn adaptive(mut self, adaptive: bool) -> Self {
+        self.adaptive = adaptive;
         self
     }
 
@@ -244,7 +256,8 @@ impl Engine {
             .spawn(move || match open_parts(&settings, messages) {
                 Ok((parts, explanation)) => {
                     let waker = parts.source.waker();
-                    match Driver::new(parts, settings.command_bytes, settings.depth) {
+                    let (bytes, depth) = (settings.command_bytes, settings.depth);
+                    match Driver::new(parts, bytes, depth, settings.adaptive) {
                         Ok(driver) => {
                             // The opener waits for exactly this.
                             let _gone = started.send(Ok((waker, explanation)));

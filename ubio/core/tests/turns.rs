@@ -215,6 +215,20 @@ fn the_consumer_sets_the_pace() {
 }
 
 #[test]
+fn an_item_whose_first_byte_is_not_allowed_waits() {
+    for (more, fills) in [(0, 2), (1, 3)] {
+        let mut core = Core::new(limits(8, 1)).unwrap();
+        let bytes = 2 * u64::from(WINDOW_BYTES) + more;
+        let shape = StreamPlan {
+            lookahead_bytes: Some(bytes),
+            ..plan(&[Landing::Window; 5])
+        };
+        open(&mut core, shape);
+        assert_eq!(commands(&asked(&mut core)).len(), fills);
+    }
+}
+
+#[test]
 fn items_become_visible_in_order_and_together() {
     let mut core = Core::new(limits(4, 1)).unwrap();
     let mut shape = plan(&[Landing::Window; 4]);

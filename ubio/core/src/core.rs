@@ -334,9 +334,10 @@ impl Core {
         let Some(stream) = self.streams[usize::from(slot)].take() else {
             return;
         };
-        let round = (stream.id.0 >> self.slot_bits) + 1;
-        if round <= u32::MAX >> self.slot_bits {
-            self.free_streams.push((slot, round));
+        // A slot whose rounds are used up is not used again.
+        let round = stream.id.0 >> self.slot_bits;
+        if round < u32::MAX >> self.slot_bits {
+            self.free_streams.push((slot, round + 1));
         }
     }
 

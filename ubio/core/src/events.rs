@@ -42,7 +42,8 @@ impl Core {
                     && !slot.redo =>
             {
                 slot.landed += needed;
-                let whole = slot.is_quiet() && slot.next == slot.end;
+                let early = self.planted.is(PlantedBug::FlushEarly);
+                let whole = (slot.is_quiet() || early) && slot.next == slot.end;
                 let direct = slot.route == Route::Direct;
                 self.commands.release(command);
                 self.tell_tuner(bytes, direct, now);
@@ -115,8 +116,7 @@ impl Core {
             Verdict::Landed => {
                 slot.landed += needed;
                 self.commands.release(command);
-                let early = self.planted.is(PlantedBug::FlushEarly);
-                if (slot.is_quiet() || early) && slot.next == slot.end {
+                if slot.is_quiet() && slot.next == slot.end {
                     self.on_landed(id);
                 }
             }

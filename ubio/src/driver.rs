@@ -93,8 +93,6 @@ pub(crate) struct Driver {
     start: Instant,
     completions: Vec<Completion>,
     done: Vec<VramDone>,
-    /// Commands in flight that the devices are meant to have.
-    depth: u16,
     /// Operations of the copy engine under way.
     copies: usize,
     closing: bool,
@@ -116,12 +114,13 @@ fn lease_of(id: u64) -> Lease {
 impl Driver {
     /// # Errors
     /// The limits are not the core's.
-    pub(crate) fn new(parts: Parts, command_bytes: u32, depth: u16) -> Result<Self> {
+    pub(crate) fn new(parts: Parts, command_bytes: u32, depth: u16, tuned: bool) -> Result<Self> {
         let mut core = Core::new(parts.limits).map_err(|cause| {
             Error::new(ErrorKind::InvalidInput, "engine settings").because(cause)
         })?;
         core.set_command_bytes(command_bytes);
         core.set_depth(depth);
+        core.tune(tuned);
         let leases = usize::from(parts.limits.windows) + usize::from(parts.limits.tickets);
         let stats = *core.stats();
         let mut reasons = std::collections::BTreeMap::new();
@@ -149,7 +148,6 @@ impl Driver {
             start: Instant::now(),
             completions: Vec::new(),
             done: Vec::new(),
-            depth,
             copies: 0,
             closing: false,
             parts,
@@ -218,7 +216,8 @@ impl Driver {
     /// copies are what holds them up, and a completion that waits for the length of one
     /// copy costs less than the copy gains.
     fn help(&self) -> bool {
-        let underfed = 2 * self.parts.source.device_in_flight() <= usize::from(self.depth);
+        let underfed =
+            2 * self.parts.source.device_in_flight() <= usize::from(self.core.setting().depth);
         underfed && self.parts.workers.help()
     }
 

@@ -1,5 +1,5 @@
-//! Opening an engine: probe, choose, explain; and starting loads on it. What is chosen here
-//! is chosen once, so the ring thread never asks what hardware it runs on.
+//! An open engine, and starting loads on it. What is chosen here is chosen once, so the ring
+//! thread never asks what hardware it runs on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,31 +9,25 @@ use crossbeam_channel::{Sender, bounded};
 use fs_adapter::Model;
 use fs_adapter::placement::Placement;
 use fs_adapter::plan::Plan;
-use ubio_core::{Landing, Limits};
+use ubio_core::Landing;
 
-use crate::driver::{Control, Driver, Ending, OpenStream, Parts};
+use crate::driver::{Control, Driver, Ending, OpenStream};
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::{
-    CONTROL_QUEUE, DEFAULT_WINDOW_BYTES, DEFAULT_WINDOWS, DIRECT_DEPTH, FIRST_COMMAND_BYTES,
-    FIRST_DEPTH, MAX_COMMAND_BYTES, STREAMS, TICKETS,
-};
+use crate::limits::CONTROL_QUEUE;
 use crate::load::{Lending, Load, Shared};
+use crate::open::{Builder, Explanation, open_parts};
 use crate::plan::{RoutePolicy, Run, Shape};
 use crate::prepare::{
     direct_reasons, image_runs, lent_runs, load_reasons, objects, placed_runs, probe_files,
     stream_plan, write_header,
 };
-use crate::source::file::{FileSource, Reader};
-use crate::source::{Source, Waker};
+use crate::source::Waker;
 use crate::stats::{Reason, Report};
-use crate::sys::memory::{Pages, Region};
-use crate::topology;
+use crate::sys::memory::Region;
 use crate::trace::Trace;
 use crate::traditional::Traditional;
-use crate::vram::host::{HostVram, allocate};
-use crate::vram::{Vram, VramBuffer};
-use crate::window::WindowMemory;
-use crate::workers::Workers;
+use crate::vram::VramBuffer;
+use crate::vram::host::allocate;
 
 /// Which way a load's bytes take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,121 +89,6 @@ impl LoadRequest {
     }
 }
 
-/// Settings of an engine; every one has a default that fits.
-#[derive(Clone, Debug)]
-pub struct Builder {
-    windows: u16,
-    window_bytes: u32,
-    huge_pages: bool,
-    io_uring: bool,
-    traced: bool,
-    command_bytes: u32,
-    depth: u16,
-    workers: usize,
-}
-
-impl Default for Builder {
-    fn default() -> Self {
-        Self {
-            windows: DEFAULT_WINDOWS,
-            window_bytes: DEFAULT_WINDOW_BYTES,
-            huge_pages: true,
-            io_uring: true,
-            traced: false,
-            command_bytes: FIRST_COMMAND_BYTES,
-            depth: FIRST_DEPTH,
-            workers: topology::copy_workers(),
-        }
-    }
-}
-
-impl Builder {
-    /// How many windows.
-    #[must_use]
-    pub fn windows(mut self, windows: u16) -> Self {
-        self.windows = windows;
-        self
-    }
-
-    /// Bytes of each window: a multiple of 4 KiB up to 128 MiB.
-    #[must_use]
-    pub fn window_bytes(mut self, bytes: u32) -> Self {
-        self.window_bytes = bytes;
-        self
-    }
-
-    /// Whether windows may stand on huge pages.
-    #[must_use]
-    pub fn huge_pages(mut self, huge_pages: bool) -> Self {
-        self.huge_pages = huge_pages;
-        self
-    }
-
-    /// Whether io_uring may be used; without it reads go through a pool of threads.
-    #[must_use]
-    pub fn io_uring(mut self, io_uring: bool) -> Self {
-        self.io_uring = io_uring;
-        self
-    }
-
-    /// Whether to record a [`Trace`].
-    #[must_use]
-    pub fn traced(mut self, traced: bool) -> Self {
-        self.traced = traced;
-        self
-    }
-
-    /// Largest single read, bytes, and how many of them in flight, to begin with.
-    #[must_use]
-    pub fn commands(mut self, bytes: u32, depth: u16) -> Self {
-        self.command_bytes = bytes;
-        self.depth = depth;
-        self
-    }
-
-    /// How many threads copy.
-    #[must_use]
-    pub fn workers(mut self, workers: usize) -> Self {
-        self.workers = workers.max(1);
-        self
-    }
-
-    /// Opens the engine: makes the windows, probes the kernel, starts the ring thread.
-    ///
-    /// # Errors
-    /// InvalidInput (settings), NoSpace (no memory for the windows), Permission or Io (no
-    /// thread or descriptor). Missing io_uring, huge pages or memlock are no errors: they
-    /// are reasons in [`Engine::explain`] and in every report.
-    pub fn open(self) -> Result<Engine> {
-        Engine::open(&self)
-    }
-
-    fn limits(&self) -> Limits {
-        Limits {
-            windows: self.windows,
-            window_bytes: self.window_bytes,
-            tickets: TICKETS,
-            depth: DIRECT_DEPTH,
-            command_bytes: MAX_COMMAND_BYTES.min(self.window_bytes),
-            alignment: 4096,
-            streams: STREAMS,
-        }
-    }
-}
-
-/// What was found and chosen at open.
-#[derive(Clone, Debug)]
-pub struct Explanation {
-    /// How direct reads are done.
-    pub reader: Reader,
-    /// What pages the windows stand on.
-    pub window_pages: Pages,
-    /// What is not the best way, and why.
-    pub reasons: Vec<Reason>,
-    /// Threads that copy.
-    pub workers: usize,
-}
-
 /// An open engine: a pool of windows and the thread that fills and flushes them. Loads may
 /// be started from any thread; dropping it cancels what runs and waits for the devices.
 #[derive(Debug)]
@@ -235,7 +114,7 @@ impl Engine {
         Builder::default()
     }
 
-    fn open(builder: &Builder) -> Result<Self> {
+    pub(crate) fn open(builder: &Builder) -> Result<Self> {
         let (control, messages) = bounded(CONTROL_QUEUE);
         let (started, starts) = bounded::<Started>(1);
         let settings = builder.clone();
@@ -244,7 +123,8 @@ impl Engine {
             .spawn(move || match open_parts(&settings, messages) {
                 Ok((parts, explanation)) => {
                     let waker = parts.source.waker();
-                    match Driver::new(parts, settings.command_bytes, settings.depth) {
+                    let (bytes, depth) = (settings.command_bytes, settings.depth);
+                    match Driver::new(parts, bytes, depth, settings.adaptive) {
                         Ok(driver) => {
                             // The opener waits for exactly this.
                             let _gone = started.send(Ok((waker, explanation)));
@@ -521,68 +401,6 @@ impl Drop for Engine {
             let _panicked = thread.join();
         }
     }
-}
-
-fn open_parts(
-    settings: &Builder,
-    control: crossbeam_channel::Receiver<Control>,
-) -> Result<(Parts, Explanation)> {
-    let limits = settings.limits();
-    let pool_bytes = u64::from(settings.windows) * u64::from(settings.window_bytes);
-    // Checked by the core once more; here so that a wrong size never reaches the allocator.
-    if pool_bytes == 0 {
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            "a pool needs at least one window with a size",
-        ));
-    }
-    let leases = usize::from(limits.windows) + usize::from(limits.tickets);
-    let workers = Workers::start(
-        "ubio-copy",
-        settings.workers,
-        2 * leases + usize::from(limits.depth),
-    )?;
-    let mut source = FileSource::open(
-        Arc::clone(&workers),
-        limits.tickets.into(),
-        settings.io_uring,
-    )?;
-    let region = Arc::new(Region::anonymous(pool_bytes, settings.huge_pages)?);
-    let windows = WindowMemory::host(region, settings.window_bytes.into());
-    let window_memory = source.attach(&windows, true)?;
-    let mut reasons = Vec::new();
-    if matches!(source.reader(), Reader::Threads { .. }) {
-        reasons.push(Reason::NoIoUring);
-    }
-    reasons.extend(source.take_fallbacks());
-    // Only the first window is faulted in: its pages stand for all of the pool's, and the
-    // others' need not be waited for.
-    let region = windows.region();
-    region.populate(0, settings.window_bytes.into())?;
-    if region.pages() != Pages::HugeTlb && region.huge_bytes().is_none_or(|huge| huge == 0) {
-        reasons.push(Reason::WindowsNotHuge);
-    }
-    let mut vram = HostVram::new(Arc::clone(&workers), 2 * leases, source.waker());
-    let vram_windows = vram.attach(&windows)?;
-    let explanation = Explanation {
-        reader: source.reader().clone(),
-        window_pages: region.pages(),
-        reasons: reasons.clone(),
-        workers: workers.count(),
-    };
-    let parts = Parts {
-        source: Box::new(source),
-        vram: Box::new(vram),
-        windows,
-        window_memory,
-        vram_windows,
-        workers,
-        limits,
-        control,
-        traced: settings.traced,
-        reasons,
-    };
-    Ok((parts, explanation))
 }
 
 pub(crate) fn policy(routes: Routes) -> RoutePolicy {

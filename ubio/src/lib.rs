@@ -25,7 +25,8 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`engine`] | probe, choose, explain; start loads |
+//! | [`open`] | settings; probe, choose, explain |
+//! | [`engine`] | start loads |
 //! | [`load`] | what a caller holds: tensors as they become visible, lent windows |
 //! | [`range`] | byte ranges of files opened once |
 //! | [`source`] | the joint for whatever fills windows; files |
@@ -42,6 +43,7 @@ pub mod limits;
 pub mod load;
 
 pub mod map;
+pub mod open;
 mod plan;
 mod prepare;
 pub mod range;
@@ -55,7 +57,8 @@ pub mod vram;
 pub mod window;
 pub mod workers;
 
-pub use engine::{Builder, Destination, Engine, LoadRequest, Routes};
+pub use engine::{Destination, Engine, LoadRequest, Routes};
 pub use error::{Error, ErrorKind, Result};
 pub use load::{Lending, LentPiece, Load, Loaded, TensorView, Watch};
+pub use open::{Builder, Explanation};
 pub use range::{Opened, RangeRequest, Transfer};

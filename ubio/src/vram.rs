@@ -38,6 +38,19 @@ impl VramBuffer {
     }
 }
 
+impl VramBuffer {
+    /// Makes all of it ready to be written, so that no later write has to: faults host
+    /// memory in. A load does this itself, piece by piece and off its critical path.
+    ///
+    /// # Errors
+    /// NoSpace.
+    pub fn fault_in(&self) -> Result<()> {
+        match self {
+            Self::Host(region) => region.populate(0, region.len_bytes()),
+        }
+    }
+}
+
 /// A buffer known to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BufferId(pub u32);

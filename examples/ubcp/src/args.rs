@@ -217,6 +217,10 @@ pub(crate) struct Advanced {
     #[arg(long)]
     pub(crate) no_huge: bool,
 
+    /// Fault host: memory in before the clock starts, to measure without it
+    #[arg(long)]
+    pub(crate) prefault: bool,
+
     /// Read with threads instead of io_uring
     #[arg(long)]
     pub(crate) no_uring: bool,

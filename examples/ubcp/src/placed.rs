@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use fs_adapter::placement::Placement;
+use ubio::vram::VramBuffer;
+use ubio::vram::host::allocate;
 use ubio::vram::shared::NamedBuffer;
 use ubio::{Engine, LoadRequest, Loaded, Routes};
 
@@ -53,7 +55,7 @@ impl<'a> Placed<'a> {
     }
 
     /// One load into fresh memory, published if it is the last.
-    pub(crate) fn load(&self, meter: Meter, last: bool) -> Result<Done, Failure> {
+    pub(crate) fn load(&self, mut meter: Meter, last: bool) -> Result<Done, Failure> {
         let job = self.job;
         let named = match &job.destination {
             Destination::Shm { name, .. } => {
@@ -62,7 +64,12 @@ impl<'a> Placed<'a> {
             }
             _ => None,
         };
-        let loaded = self.run(named.as_ref())?;
+        let buffer = match &named {
+            Some(named) => Some(named.buffer()),
+            None if job.args.advanced.prefault => Some(meter.except(|| self.faulted_in())?),
+            None => None,
+        };
+        let loaded = self.run(buffer)?;
         let measured = meter.stop();
         let report = self
             .engine
@@ -89,7 +96,13 @@ impl<'a> Placed<'a> {
         })
     }
 
-    fn run(&self, named: Option<&NamedBuffer>) -> Result<Loaded, Failure> {
+    fn faulted_in(&self) -> Result<VramBuffer, Failure> {
+        let made = allocate(self.placement.len_bytes).map(VramBuffer::Host);
+        made.and_then(|buffer| buffer.fault_in().map(|()| buffer))
+            .map_err(|error| Failure::destination(&error))
+    }
+
+    fn run(&self, buffer: Option<VramBuffer>) -> Result<Loaded, Failure> {
         let job = self.job;
         let mut request = LoadRequest::new(
             Arc::clone(&job.model),
@@ -103,8 +116,8 @@ impl<'a> Placed<'a> {
             Route::Cached => Routes::Cached,
             Route::Traditional => Routes::Traditional,
         };
-        if let Some(named) = named {
-            request.destination = ubio::Destination::Buffer(named.buffer());
+        if let Some(buffer) = buffer {
+            request.destination = ubio::Destination::Buffer(buffer);
         }
         let mut progress = Progress::new(job.args, self.bytes());
         let _held = job.signals.hold();
@@ -159,6 +172,7 @@ fn open(args: &Args) -> Result<Engine, Failure> {
             advanced.command_size.min(advanced.window_size),
             advanced.depth,
         )
+        .adaptive(true)
         .huge_pages(!advanced.no_huge)
         .io_uring(!advanced.no_uring)
         .traced(args.trace.is_some());

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use fs_adapter::Format;
-use ubio::engine::Explanation;
+use ubio::Explanation;
 use ubio::source::file::Reader;
 use ubio::stats::Report;
 

@@ -233,7 +233,10 @@ impl Core {
         {
             return Some(self.submit_again(command, now));
         }
-        let id = self.armed.front()?;
+        let Some(id) = self.armed.front() else {
+            self.starved = true;
+            return None;
+        };
         let slot = &mut self.table[id];
         let left = slot.end - slot.next;
         let len = match slot.landing {

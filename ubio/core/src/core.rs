@@ -16,6 +16,7 @@ use crate::retry::Retries;
 use crate::ring::Ring;
 use crate::stats::Stats;
 use crate::stream::{Phase, Stream};
+use crate::tuner::{Setting, Tuner, TunerLimits};
 use crate::units::{ItemIndex, Nanos, StreamId};
 use crate::validate::{OpenError, validate};
 use crate::window_table::{Kind, State, WindowTable};
@@ -60,6 +61,11 @@ pub struct Core {
     /// Whether there may be more to do than to submit commands. Only completions that are
     /// part of a fill leave it as it is, so that most calls look at commands alone.
     pub(crate) stirred: bool,
+    /// Adapts the knobs, if it is to.
+    pub(crate) tuner: Option<Tuner>,
+    /// Since the last completion of a direct read, the source had less to do than it might,
+    /// or something else.
+    pub(crate) starved: bool,
     pub(crate) stats: Stats,
     pub(crate) planted: Planted,
 }
@@ -95,6 +101,8 @@ impl Core {
             announcing: Ring::new(streams),
             over: Ring::new(streams),
             stirred: false,
+            tuner: None,
+            starved: true,
             stats: Stats::default(),
             planted: Planted::default(),
         })
@@ -215,16 +223,49 @@ impl Core {
     }
 
     /// Sets the size of commands from now on; cut to a multiple of the alignment within the
-    /// limits.
+    /// limits. Tuning, if it is on, begins anew from there.
     pub fn set_command_bytes(&mut self, bytes: u32) {
         let aligned = bytes & !(self.limits.alignment - 1);
         self.command_bytes = aligned.clamp(self.limits.alignment, self.limits.command_bytes);
+        self.tune(self.tuner.is_some());
     }
 
     /// Sets how many commands may be in flight from now on; cut to 1 and the limits. Those in
-    /// flight beyond a smaller depth are waited for.
+    /// flight beyond a smaller depth are waited for. Tuning, if it is on, begins anew from
+    /// there.
     pub fn set_depth(&mut self, depth: u16) {
         self.depth = depth.clamp(1, self.limits.depth);
+        self.tune(self.tuner.is_some());
+    }
+
+    /// Whether command size and depth are adapted to what direct reads like best, beginning
+    /// with the present ones.
+    pub fn tune(&mut self, on: bool) {
+        let limits = TunerLimits {
+            command_bytes_max: self.limits.command_bytes.min(self.limits.window_bytes),
+            depth_max: self.limits.depth,
+            alignment: self.limits.alignment,
+        };
+        self.tuner = on.then(|| Tuner::new(limits, self.command_bytes, self.depth));
+        if let Some(tuner) = &self.tuner {
+            let setting = tuner.setting();
+            self.apply(setting);
+        }
+    }
+
+    /// Takes a setting of the tuner, which keeps the limits.
+    #[cold]
+    pub(crate) fn apply(&mut self, setting: Setting) {
+        self.command_bytes = setting.command_bytes;
+        self.depth = setting.depth.min(self.limits.depth);
+    }
+
+    /// The command size and depth in use now.
+    pub fn setting(&self) -> Setting {
+        Setting {
+            command_bytes: self.command_bytes,
+            depth: self.depth,
+        }
     }
 
     /// Gives the machine a bug, for tests of its tests.
@@ -293,9 +334,10 @@ impl Core {
         let Some(stream) = self.streams[usize::from(slot)].take() else {
             return;
         };
-        let round = (stream.id.0 >> self.slot_bits) + 1;
-        if round <= u32::MAX >> self.slot_bits {
-            self.free_streams.push((slot, round));
+        // A slot whose rounds are used up is not used again.
+        let round = stream.id.0 >> self.slot_bits;
+        if round < u32::MAX >> self.slot_bits {
+            self.free_streams.push((slot, round + 1));
         }
     }
 

@@ -6,7 +6,7 @@ use core::cmp::Reverse;
 use crate::action::{Failure, FillError, FillErrorKind, Outcome};
 use crate::commands::Foreign;
 use crate::core::Core;
-use crate::plan::Landing;
+use crate::plan::{Landing, Route};
 use crate::planted::PlantedBug;
 use crate::retry::{Verdict, judge};
 use crate::stream::{NextFill, Phase};
@@ -42,13 +42,28 @@ impl Core {
                     && !slot.redo =>
             {
                 slot.landed += needed;
-                let whole = slot.is_quiet() && slot.next == slot.end;
+                let early = self.planted.is(PlantedBug::FlushEarly);
+                let whole = (slot.is_quiet() || early) && slot.next == slot.end;
+                let direct = slot.route == Route::Direct;
                 self.commands.release(command);
+                self.tell_tuner(bytes, direct, now);
                 if whole {
                     self.on_landed(id);
                 }
             }
             _ => self.on_other_fill(command, id, result, now),
+        }
+    }
+
+    /// Tells the tuner of a direct read. After any other it does not count the next.
+    #[inline]
+    fn tell_tuner(&mut self, bytes: u32, direct: bool, now: Nanos) {
+        let starved = core::mem::replace(&mut self.starved, !direct);
+        if direct
+            && let Some(tuner) = &mut self.tuner
+            && let Some(setting) = tuner.on_completed(bytes, !starved, now)
+        {
+            self.apply(setting);
         }
     }
 
@@ -74,6 +89,7 @@ impl Core {
     #[cold]
     fn on_other_fill(&mut self, command: u16, id: u16, result: Result<u32, FillError>, now: Nanos) {
         self.stirred = true;
+        self.starved = true;
         let slot = &mut self.table[id];
         if slot.state == State::Quarantined {
             self.commands.release(command);
@@ -100,8 +116,7 @@ impl Core {
             Verdict::Landed => {
                 slot.landed += needed;
                 self.commands.release(command);
-                let early = self.planted.is(PlantedBug::FlushEarly);
-                if (slot.is_quiet() || early) && slot.next == slot.end {
+                if slot.is_quiet() && slot.next == slot.end {
                     self.on_landed(id);
                 }
             }

@@ -12,6 +12,7 @@
 //! | [`units`] | newtypes: windows, generations, streams, tokens, time |
 //! | [`limits`] | every bound of the machine, in one file |
 //! | [`plan`] | what a stream wants: fills, pieces, items |
+//! | [`tuner`] | command size and depth, adapted to the device |
 //! | [`action`] | what the machine asks its drivers to do, and what they report |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -32,6 +33,7 @@ mod retry;
 mod ring;
 pub mod stats;
 mod stream;
+pub mod tuner;
 pub mod units;
 mod validate;
 mod window_table;
@@ -43,5 +45,6 @@ pub use plan::{FillPlan, Landing, Piece, Route, StreamPlan};
 #[cfg(feature = "planted-bugs")]
 pub use planted::PlantedBug;
 pub use stats::Stats;
+pub use tuner::{Setting, Tuner, TunerLimits};
 pub use units::{Generation, ItemIndex, Lease, LeaseId, Nanos, ObjectId, StreamId, Token};
 pub use validate::OpenError;

@@ -61,6 +61,15 @@ pub struct Options {
     pub plant: Option<ubio_core::PlantedBug>,
 }
 
+impl Options {
+    /// Tells every event.
+    #[must_use]
+    pub fn verbose(mut self, verbose: bool) -> Options {
+        self.verbose = verbose;
+        self
+    }
+}
+
 /// What was wrong with a run.
 #[derive(Clone, Debug)]
 pub struct Finding {

@@ -76,10 +76,15 @@ impl Contender {
 }
 
 /// The engine's ways, cold: from storage.
-pub(crate) const UBCP_COLD: [(&str, &[&str]); 5] = [
+pub(crate) const UBCP_COLD: [(&str, &[&str]); 7] = [
     ("ubcp --via ub", &["--via", "ub"]),
     ("ubcp --via in-place", &["--via", "in-place"]),
     ("ubcp --via auto", &["--via", "auto"]),
+    ("ubcp --via ub --prefault", &["--via", "ub", "--prefault"]),
+    (
+        "ubcp --via in-place --prefault",
+        &["--via", "in-place", "--prefault"],
+    ),
     ("ubcp --via map", &["--via", "map"]),
     (
         "ubcp --via ub --route traditional",

@@ -49,15 +49,7 @@ fn main() -> ExitCode {
         return plant(bug, &arguments);
     }
     let (tally, failures) = match arguments.replay {
-        Some(seed) => sweep(
-            seed,
-            1,
-            1,
-            &Options {
-                verbose: arguments.verbose,
-                ..Options::default()
-            },
-        ),
+        Some(seed) => sweep(seed, 1, 1, &Options::default().verbose(arguments.verbose)),
         None => sweep(
             arguments.from,
             arguments.seeds,
@@ -170,6 +162,8 @@ fn plant(name: &str, arguments: &Arguments) -> ExitCode {
         let found = seeds
             .into_iter()
             .find_map(|seed| run_seed(seed, &options).err());
+        // What finds the bug must be content without it.
+        let found = found.filter(|finding| run_seed(finding.seed, &Options::default()).is_ok());
         match found {
             Some(finding) => println!(
                 "{bug:?}: found by seed {} (after {}): {}",

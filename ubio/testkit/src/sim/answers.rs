@@ -166,8 +166,10 @@ impl World {
                     let (low, high) = (from.max(start), to.min(start + piece.len as usize));
                     if low < high {
                         let run = usize::try_from(piece.destination).unwrap_or(usize::MAX);
-                        let run = run - start;
-                        put(&mut stream.destination[run + low..run + high], low);
+                        put(
+                            &mut stream.destination[run + low - start..run + high - start],
+                            low,
+                        );
                     }
                 }
             }
@@ -217,7 +219,7 @@ impl World {
                 held.end = held.next;
             }
             Verdict::NotResident => {
-                let error = result.expect_err("an error");
+                let error = result.expect_err("not resident is an error");
                 self.fail(command, error);
             }
             Verdict::Failed(error) => self.fail(command, error),

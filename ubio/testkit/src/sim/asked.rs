@@ -262,14 +262,7 @@ impl World {
         );
         let way = self.streams[stream].way(fill, second_way);
         assert_eq!((asked.route, asked.landing), way, "not the way to take");
-        let known = self
-            .outstanding
-            .iter()
-            .any(|command| command.token == asked.token);
-        assert!(
-            !known && !self.old_tokens.contains(&asked.token),
-            "I3: a token used twice"
-        );
+        self.check_token_is_new(asked.token);
         self.outstanding.push(Command {
             token: asked.token,
             lease,
@@ -281,6 +274,15 @@ impl World {
             landing: asked.landing,
             tries,
         });
+    }
+
+    fn check_token_is_new(&self, token: Token) {
+        let mut outstanding = self.outstanding.iter();
+        let known = outstanding.any(|command| command.token == token);
+        assert!(
+            !known && !self.old_tokens.contains(&token),
+            "I3: a token used twice"
+        );
     }
 
     /// A window is to be flushed or lent: it is whole, nothing writes into it, and what it

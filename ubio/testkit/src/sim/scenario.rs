@@ -171,19 +171,24 @@ impl StreamSetup {
         }
         let last = plan.pieces.last().map_or(0, |piece| piece.item.0 + 1);
         plan.items = last + rng.pick(&[0, 0, 1, 5]);
-        let bytes: u64 = plan.pieces.iter().map(|piece| u64::from(piece.len)).sum();
-        if rng.chance(400) {
-            let bytes = u32::try_from(bytes + bytes / 2).unwrap_or(u32::MAX - 2);
-            plan.lookahead_bytes = Some(u64::from(rng.range(1..bytes + 2)));
-        }
-        if rng.chance(400) {
-            plan.needed_by = Some(Nanos(u64::from(rng.range(0..5000))));
-        }
+        pressures(rng, &mut plan);
         let destination_bytes = usize::try_from(destination).unwrap_or(0);
         StreamSetup {
             plan: Arc::new(plan),
             destination_bytes,
         }
+    }
+}
+
+/// How far a stream may run ahead of its consumer, and when it is needed.
+fn pressures(rng: &mut Rng, plan: &mut StreamPlan) {
+    let bytes: u64 = plan.pieces.iter().map(|piece| u64::from(piece.len)).sum();
+    if rng.chance(400) {
+        let bytes = u32::try_from(bytes + bytes / 2).unwrap_or(u32::MAX - 2);
+        plan.lookahead_bytes = Some(u64::from(rng.range(1..bytes + 2)));
+    }
+    if rng.chance(400) {
+        plan.needed_by = Some(Nanos(u64::from(rng.range(0..5000))));
     }
 }
 

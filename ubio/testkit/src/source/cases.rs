@@ -1,5 +1,7 @@
 //! The cases, one function each; each opens a source of its own and panics when it finds
 //! something wrong. See [`run`](super::run) and [`source_suite!`](crate::source_suite).
+//!
+//! long: one case after the other, each read on its own.
 
 use std::ops::Range;
 use std::sync::Arc;

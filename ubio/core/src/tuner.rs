@@ -1,0 +1,353 @@
+//! Finds the command size and depth a device likes, from completions alone: climbs from a hint
+//! to one neighbour at a time, and goes back unless it pays. Knows no devices and no clock.
+
+use crate::units::Nanos;
+
+/// An epoch has at least so many completions.
+const EPOCH_COMPLETIONS: u32 = 24;
+/// An epoch has at least so many bytes.
+const EPOCH_BYTES: u64 = 32 << 20;
+/// A trial that is far worse is seen through after so many completions and bytes.
+const GLANCE_COMPLETIONS: u32 = 8;
+const GLANCE_BYTES: u64 = 8 << 20;
+/// Smallest and largest command to try, bytes.
+const COMMAND_BYTES: (u32, u32) = (256 << 10, 4 << 20);
+/// Most bytes in flight to try.
+const IN_FLIGHT_BYTES: u64 = 32 << 20;
+/// Fewest commands in flight: with one, the device idles between two.
+const MIN_DEPTH: u16 = 2;
+/// Epochs at a point before a neighbour of it is tried.
+const FIRST_WAIT: u32 = 3;
+/// Epochs to wait after a trial that failed; doubled by each further one.
+const WAIT: u32 = 8;
+const MAX_WAIT: u32 = 64;
+/// Epochs remembered.
+const HISTORY: usize = 7;
+/// Epochs of a trial where epochs differ much from each other.
+const NOISY_TRIAL: u32 = 3;
+/// Completions a trial may have without the source being kept busy.
+const PATIENCE: u32 = 4 * EPOCH_COMPLETIONS;
+
+/// What commands may be like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TunerLimits {
+    /// Largest command, bytes.
+    pub command_bytes_max: u32,
+    /// Most commands in flight.
+    pub depth_max: u16,
+    /// What the size of a command must be a multiple of, bytes; a power of two.
+    pub alignment: u32,
+}
+
+/// A point the tuner may be at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Bytes of a command.
+    pub command_bytes: u32,
+    /// Commands in flight.
+    pub depth: u16,
+}
+
+impl Setting {
+    fn in_flight_bytes(self) -> u64 {
+        u64::from(self.command_bytes) * u64::from(self.depth)
+    }
+}
+
+/// The neighbours of a point: bytes in flight doubled and halved with the size of a command
+/// kept, and the other way round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Deeper,
+    Smaller,
+    Larger,
+    Shallower,
+}
+
+const STEPS: [Step; 4] = [Step::Deeper, Step::Smaller, Step::Larger, Step::Shallower];
+
+/// A neighbour being tried.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    setting: Setting,
+    /// Epochs done, and the sum of their rates.
+    epochs: u32,
+    rates: u64,
+    /// Whether the first part of the epoch has been looked at.
+    glanced: bool,
+    /// Completions that may still come without the source being kept busy.
+    patience: u32,
+}
+
+/// See the head of the file.
+#[derive(Debug)]
+pub struct Tuner {
+    limits: TunerLimits,
+    /// The point kept.
+    at: Setting,
+    trial: Option<Trial>,
+    /// Rates of the last epochs at the point, a ring.
+    history: [u64; HISTORY],
+    epochs: usize,
+    /// Epochs until the next trial, and how many it will be after a failed one.
+    wait: u32,
+    next_wait: u32,
+    /// The step to try next, into [`STEPS`].
+    step: usize,
+    /// The epoch so far.
+    bytes: u64,
+    completions: u32,
+    elapsed_ns: u64,
+    /// When it is to be looked at.
+    until_bytes: u64,
+    until_completions: u32,
+    until_ns: u64,
+    /// The last completion.
+    clock: Nanos,
+    /// The last completion that did not count: those reported with it do not either.
+    uncounted: Nanos,
+    /// Completions left of commands from before a change.
+    settling: u32,
+}
+
+impl Tuner {
+    /// Starts at a hint, which is kept within the limits.
+    pub fn new(limits: TunerLimits, command_bytes: u32, depth: u16) -> Tuner {
+        let aligned = command_bytes & !(limits.alignment - 1);
+        Tuner {
+            limits,
+            at: Setting {
+                command_bytes: aligned.clamp(limits.alignment, limits.command_bytes_max),
+                depth: depth.min(limits.depth_max).max(MIN_DEPTH),
+            },
+            trial: None,
+            history: [0; HISTORY],
+            epochs: 0,
+            wait: FIRST_WAIT,
+            next_wait: WAIT,
+            step: 0,
+            bytes: 0,
+            completions: 0,
+            elapsed_ns: 0,
+            until_bytes: EPOCH_BYTES,
+            until_completions: EPOCH_COMPLETIONS,
+            until_ns: u64::MAX,
+            clock: Nanos(0),
+            uncounted: Nanos(0),
+            settling: 1,
+        }
+    }
+
+    /// What is to be used now.
+    pub fn setting(&self) -> Setting {
+        self.trial.map_or(self.at, |trial| trial.setting)
+    }
+
+    /// A command came back whole. `saturated`: the source had as much to do as the depth
+    /// allows ever since the completion before; otherwise the time tells nothing of the
+    /// device, and does not count. Gives the setting to be used from now on when it changes.
+    #[inline]
+    pub fn on_completed(&mut self, bytes: u32, saturated: bool, now: Nanos) -> Option<Setting> {
+        if !saturated || self.settling > 0 || now == self.uncounted {
+            return self.skip(now);
+        }
+        self.elapsed_ns += now.0.saturating_sub(self.clock.0);
+        self.clock = now;
+        self.bytes += u64::from(bytes);
+        self.completions += 1;
+        let short = self.bytes < self.until_bytes || self.completions < self.until_completions;
+        if short && self.elapsed_ns < self.until_ns {
+            return None;
+        }
+        self.look()
+    }
+
+    /// A completion that does not count.
+    #[inline]
+    fn skip(&mut self, now: Nanos) -> Option<Setting> {
+        self.settling = self.settling.saturating_sub(1);
+        self.clock = now;
+        self.uncounted = now;
+        let trial = self.trial.as_mut()?;
+        trial.patience = trial.patience.saturating_sub(1);
+        (trial.patience == 0).then(|| self.go_back())
+    }
+
+    /// The epoch is over, or its first part is.
+    #[cold]
+    fn look(&mut self) -> Option<Setting> {
+        // Bytes per millisecond.
+        let rate = self.bytes * 1_000_000 / self.elapsed_ns.max(1);
+        let whole = self.bytes >= self.until_bytes && self.completions >= self.until_completions;
+        let Some(trial) = &mut self.trial else {
+            self.history[self.epochs % HISTORY] = rate;
+            self.epochs += 1;
+            self.begin_epoch();
+            self.wait = self.wait.saturating_sub(1);
+            return if self.wait == 0 {
+                self.try_next()
+            } else {
+                None
+            };
+        };
+        if !whole {
+            return Some(self.go_back());
+        }
+        if !trial.glanced {
+            trial.glanced = true;
+            self.expect(EPOCH_BYTES, EPOCH_COMPLETIONS, 100);
+            return None;
+        }
+        trial.epochs += 1;
+        trial.rates += rate;
+        trial.glanced = false;
+        let Trial {
+            setting,
+            epochs,
+            rates,
+            ..
+        } = *trial;
+        let mean = rates / u64::from(epochs);
+        let (base, spread) = self.base();
+        if mean * 100 <= base * 105 {
+            return Some(self.go_back());
+        }
+        let noisy = spread * 10 > base;
+        self.begin_epoch();
+        if noisy && epochs < NOISY_TRIAL {
+            self.begin_trial_epoch();
+            return None;
+        }
+        // It pays: the point moves there, and the same step is the next to try.
+        self.at = setting;
+        self.trial = None;
+        self.history[0] = mean;
+        self.epochs = 1;
+        self.wait = FIRST_WAIT;
+        self.next_wait = WAIT;
+        self.expect_all();
+        None
+    }
+
+    /// The median of the last epochs at the point, and how far they lie apart.
+    fn base(&self) -> (u64, u64) {
+        let known = self.epochs.min(HISTORY);
+        let mut rates = self.history;
+        let rates = &mut rates[..known];
+        rates.sort_unstable();
+        match (rates.first(), rates.last()) {
+            (Some(least), Some(most)) => (rates[known / 2], most - least),
+            _ => (0, 0),
+        }
+    }
+
+    /// Goes to the next neighbour there is.
+    fn try_next(&mut self) -> Option<Setting> {
+        let found = (0..STEPS.len()).find_map(|turn| {
+            let step = (self.step + turn) % STEPS.len();
+            Some((step, self.neighbour(STEPS[step])?))
+        });
+        let Some((step, setting)) = found else {
+            self.wait = MAX_WAIT;
+            return None;
+        };
+        self.step = step;
+        self.trial = Some(Trial {
+            setting,
+            epochs: 0,
+            rates: 0,
+            glanced: false,
+            patience: PATIENCE + u32::from(self.at.depth),
+        });
+        self.settling = self.at.depth.into();
+        self.begin_trial_epoch();
+        Some(setting)
+    }
+
+    /// The point one step away, if it may be used.
+    fn neighbour(&self, step: Step) -> Option<Setting> {
+        let Setting {
+            command_bytes,
+            depth,
+        } = self.at;
+        let (least, most) = COMMAND_BYTES;
+        let setting = match step {
+            Step::Deeper => Setting {
+                command_bytes,
+                depth: depth.checked_mul(2)?,
+            },
+            Step::Shallower => Setting {
+                command_bytes,
+                depth: depth / 2,
+            },
+            Step::Smaller => Setting {
+                command_bytes: (command_bytes.next_power_of_two() / 2).max(least),
+                depth: depth.checked_mul(2)?,
+            },
+            Step::Larger => Setting {
+                command_bytes: (command_bytes + 1).next_power_of_two().max(least),
+                depth: (depth / 2).max(MIN_DEPTH),
+            },
+        };
+        let resized = setting.command_bytes != command_bytes;
+        let sized = match step {
+            Step::Deeper | Step::Shallower => true,
+            Step::Smaller => setting.command_bytes < command_bytes,
+            Step::Larger => setting.command_bytes <= most,
+        };
+        let fits = setting.command_bytes <= self.limits.command_bytes_max
+            && (!resized || setting.command_bytes.is_multiple_of(self.limits.alignment))
+            && (MIN_DEPTH..=self.limits.depth_max).contains(&setting.depth);
+        let grows = setting.in_flight_bytes() > self.at.in_flight_bytes();
+        let bounded = !grows || setting.in_flight_bytes() <= IN_FLIGHT_BYTES;
+        (sized && fits && bounded).then_some(setting)
+    }
+
+    /// Gives a trial up, and waits twice as long as the last time before the next.
+    #[cold]
+    fn go_back(&mut self) -> Setting {
+        if let Some(trial) = self.trial.take() {
+            self.settling = trial.setting.depth.into();
+        }
+        self.wait = self.next_wait;
+        self.next_wait = (self.next_wait * 2).min(MAX_WAIT);
+        self.step = (self.step + 1) % STEPS.len();
+        self.begin_epoch();
+        self.expect_all();
+        self.at
+    }
+
+    fn begin_epoch(&mut self) {
+        self.bytes = 0;
+        self.completions = 0;
+        self.elapsed_ns = 0;
+    }
+
+    /// A whole epoch, however long it takes.
+    fn expect_all(&mut self) {
+        self.until_bytes = EPOCH_BYTES;
+        self.until_completions = EPOCH_COMPLETIONS;
+        self.until_ns = u64::MAX;
+    }
+
+    /// An epoch of a trial: looked at early, and given up at once when it is far worse.
+    fn begin_trial_epoch(&mut self) {
+        self.begin_epoch();
+        self.expect(GLANCE_BYTES, GLANCE_COMPLETIONS, 75);
+    }
+
+    /// Looks at the epoch when it has so many bytes and completions, or when they take longer
+    /// than at `percent` of the point's own rate. What is in flight may come all at once.
+    fn expect(&mut self, bytes: u64, completions: u32, percent: u64) {
+        let setting = self.setting();
+        let least = u64::from(completions) * u64::from(setting.command_bytes);
+        let bytes_due = bytes.max(least) + setting.in_flight_bytes();
+        let (base, _spread) = self.base();
+        self.until_bytes = bytes;
+        self.until_completions = completions;
+        self.until_ns = bytes_due * 100_000_000 / (base * percent).max(1);
+    }
+}
+
+#[cfg(test)]
+mod tests;

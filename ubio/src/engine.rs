@@ -247,7 +247,7 @@ impl Engine {
             self.start_traditional(runs, items, request.model, Arc::clone(region), shared)?;
             return Ok(load);
         }
-        let reasons = load_reasons(&probed, region, in_place);
+        let reasons = load_reasons(&probed, region, in_place, request.routes == Routes::Direct);
         if request.strict {
             self.refuse_fallbacks(&reasons)?;
         }
@@ -313,7 +313,7 @@ impl Engine {
             model: Arc::clone(model),
             item_bytes,
             strict: false,
-            reasons: direct_reasons(&probed),
+            reasons: direct_reasons(&probed, routes == Routes::Direct),
             ending: Ending(Arc::clone(&shared)),
         })))?;
         Ok(Lending::new(plan.order.clone(), shared))

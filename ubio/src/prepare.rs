@@ -126,8 +126,14 @@ pub(crate) fn objects(probed: &[Probed]) -> Vec<Object> {
         .collect()
 }
 
-pub(crate) fn direct_reasons(probed: &[Probed]) -> Vec<Reason> {
-    let refused = |file: &&Probed| matches!(file.direct_io, DirectIo::Refused(_));
+/// Files that are not read direct although they should be: those that refuse it, and, where
+/// it was asked for by name, those in memory, for which nothing is better than a copy.
+pub(crate) fn direct_reasons(probed: &[Probed], asked: bool) -> Vec<Reason> {
+    let refused = |file: &&Probed| match file.direct_io {
+        DirectIo::Refused(_) => true,
+        DirectIo::InMemory => asked && file.used,
+        DirectIo::Aligned(_) => false,
+    };
     probed
         .iter()
         .filter(refused)
@@ -135,8 +141,13 @@ pub(crate) fn direct_reasons(probed: &[Probed]) -> Vec<Reason> {
         .collect()
 }
 
-pub(crate) fn load_reasons(probed: &[Probed], region: &Region, in_place: bool) -> Vec<Reason> {
-    let mut reasons = direct_reasons(probed);
+pub(crate) fn load_reasons(
+    probed: &[Probed],
+    region: &Region,
+    in_place: bool,
+    asked: bool,
+) -> Vec<Reason> {
+    let mut reasons = direct_reasons(probed, asked);
     let large = region.len_bytes() >= crate::sys::memory::HUGE_PAGE_BYTES;
     if in_place && large && region.pages() == Pages::Base {
         reasons.push(Reason::DestinationNotHuge);

@@ -145,7 +145,7 @@ impl Engine {
             model: Arc::clone(model),
             item_bytes: vec![request.len_bytes],
             strict: false,
-            reasons: direct_reasons(probed),
+            reasons: direct_reasons(probed, request.routes == Routes::Direct),
             ending: Ending(shared),
         })))?;
         Ok(transfer)

@@ -217,6 +217,18 @@ impl Unfinished {
                     .remedy("name the file to write in it"),
             );
         }
+        // A link is replaced by the file, as mv does; what is no file at all is not.
+        let special = std::fs::symlink_metadata(path)
+            .is_ok_and(|found| !found.is_file() && !found.is_symlink());
+        if special {
+            return Err(Failure::new(
+                Exit::Destination,
+                "not-a-file",
+                "this is a device, a pipe or a socket",
+            )
+            .at(path)
+            .remedy("name a regular file, or one that does not exist yet"));
+        }
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o666);
         let unfinished = match rustix::fs::open(folder_of(path), flags, mode) {

@@ -60,10 +60,12 @@ fn table(out: &mut dyn Write, rows: &[Row<'_>]) -> io::Result<()> {
             ]
         })
         .collect();
+    /// Longer cells push their row aside rather than every row.
+    const WIDEST: usize = 120;
     let mut widths = HEAD.map(str::len);
     for row in &cells {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+            *width = (*width).max(cell.chars().count().min(WIDEST));
         }
     }
     let [name, dtype, dims, bytes, offset, _] = widths;

@@ -2,6 +2,7 @@
 //! files.
 
 use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -41,6 +42,9 @@ impl<'a> Placed<'a> {
             &job.plan,
             &job.destination,
         )?;
+        if let Some(path) = &args.trace {
+            refuse_source(path, &job.model)?;
+        }
         let create = |path: &PathBuf| match File::create(path) {
             Ok(file) => Ok((path.clone(), file)),
             Err(cause) => Err(trace_failure(path, &cause)),
@@ -180,6 +184,28 @@ fn open(args: &Args) -> Result<Engine, Failure> {
         builder = builder.workers(workers.into());
     }
     builder.open().map_err(|error| Failure::engine(&error))
+}
+
+/// Writing a trace over the source would lose it.
+fn refuse_source(trace: &std::path::Path, model: &fs_adapter::Model) -> Result<(), Failure> {
+    let Ok(found) = std::fs::metadata(trace) else {
+        return Ok(());
+    };
+    let is_source = |file: &fs_adapter::ModelFile| {
+        file.identity().inode == found.ino() && file.identity().device == found.dev()
+    };
+    if model.files().iter().any(is_source) || !(found.is_file() || is_stream(&found)) {
+        return Err(Failure::usage(
+            format!("{} is no place for the trace", trace.display()),
+            "name a file of its own (--trace)",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether writing to it replaces nothing: a pipe, a terminal, `/dev/null`.
+fn is_stream(found: &std::fs::Metadata) -> bool {
+    found.file_type().is_fifo() || found.file_type().is_char_device()
 }
 
 fn trace_failure(path: &std::path::Path, cause: &std::io::Error) -> Failure {

@@ -25,6 +25,8 @@ const MAX_WAIT: u32 = 64;
 const HISTORY: usize = 7;
 /// Epochs of a trial where epochs differ much from each other.
 const NOISY_TRIAL: u32 = 3;
+/// The end of time.
+const NEVER: Nanos = Nanos(u64::MAX);
 /// Completions a trial may have without the source being kept busy.
 const PATIENCE: u32 = 4 * EPOCH_COMPLETIONS;
 
@@ -96,15 +98,15 @@ pub struct Tuner {
     step: usize,
     /// The epoch so far.
     bytes: u64,
-    completions: u32,
-    elapsed_ns: u64,
-    /// When it is to be looked at.
+    /// When it began, later by all time that does not count.
+    start: Nanos,
+    /// When it is to be looked at: after so many bytes, or then.
     until_bytes: u64,
-    until_completions: u32,
-    until_ns: u64,
+    until: Nanos,
     /// The last completion.
     clock: Nanos,
-    /// The last completion that did not count: those reported with it do not either.
+    /// The last completion that did not count: those reported with it do not either. The end
+    /// of time while commands of another setting come back.
     uncounted: Nanos,
     /// Completions left of commands from before a change.
     settling: u32,
@@ -114,7 +116,7 @@ impl Tuner {
     /// Starts at a hint, which is kept within the limits.
     pub fn new(limits: TunerLimits, command_bytes: u32, depth: u16) -> Tuner {
         let aligned = command_bytes & !(limits.alignment - 1);
-        Tuner {
+        let mut tuner = Tuner {
             limits,
             at: Setting {
                 command_bytes: aligned.clamp(limits.alignment, limits.command_bytes_max),
@@ -127,15 +129,15 @@ impl Tuner {
             next_wait: WAIT,
             step: 0,
             bytes: 0,
-            completions: 0,
-            elapsed_ns: 0,
-            until_bytes: EPOCH_BYTES,
-            until_completions: EPOCH_COMPLETIONS,
-            until_ns: u64::MAX,
+            start: Nanos(0),
+            until_bytes: 0,
+            until: NEVER,
             clock: Nanos(0),
-            uncounted: Nanos(0),
+            uncounted: NEVER,
             settling: 1,
-        }
+        };
+        tuner.expect_all();
+        tuner
     }
 
     /// What is to be used now.
@@ -148,26 +150,26 @@ impl Tuner {
     /// device, and does not count. Gives the setting to be used from now on when it changes.
     #[inline]
     pub fn on_completed(&mut self, bytes: u32, saturated: bool, now: Nanos) -> Option<Setting> {
-        if !saturated || self.settling > 0 || now == self.uncounted {
+        if !saturated || now <= self.uncounted {
             return self.skip(now);
         }
-        self.elapsed_ns += now.0.saturating_sub(self.clock.0);
         self.clock = now;
         self.bytes += u64::from(bytes);
-        self.completions += 1;
-        let short = self.bytes < self.until_bytes || self.completions < self.until_completions;
-        if short && self.elapsed_ns < self.until_ns {
+        if self.bytes < self.until_bytes && now < self.until {
             return None;
         }
         self.look()
     }
 
-    /// A completion that does not count.
-    #[inline]
+    /// A completion that does not count, nor does the time before it.
+    #[cold]
     fn skip(&mut self, now: Nanos) -> Option<Setting> {
         self.settling = self.settling.saturating_sub(1);
+        self.uncounted = if self.settling > 0 { NEVER } else { now };
+        let gap = now.0.saturating_sub(self.clock.0);
+        self.start.0 += gap;
+        self.until.0 = self.until.0.saturating_add(gap);
         self.clock = now;
-        self.uncounted = now;
         let trial = self.trial.as_mut()?;
         trial.patience = trial.patience.saturating_sub(1);
         (trial.patience == 0).then(|| self.go_back())
@@ -177,8 +179,9 @@ impl Tuner {
     #[cold]
     fn look(&mut self) -> Option<Setting> {
         // Bytes per millisecond.
-        let rate = self.bytes * 1_000_000 / self.elapsed_ns.max(1);
-        let whole = self.bytes >= self.until_bytes && self.completions >= self.until_completions;
+        let elapsed_ns = self.clock.0.saturating_sub(self.start.0);
+        let rate = self.bytes * 1_000_000 / elapsed_ns.max(1);
+        let whole = self.bytes >= self.until_bytes;
         let Some(trial) = &mut self.trial else {
             self.history[self.epochs % HISTORY] = rate;
             self.epochs += 1;
@@ -260,6 +263,7 @@ impl Tuner {
             patience: PATIENCE + u32::from(self.at.depth),
         });
         self.settling = self.at.depth.into();
+        self.uncounted = NEVER;
         self.begin_trial_epoch();
         Some(setting)
     }
@@ -308,6 +312,7 @@ impl Tuner {
     fn go_back(&mut self) -> Setting {
         if let Some(trial) = self.trial.take() {
             self.settling = trial.setting.depth.into();
+            self.uncounted = NEVER;
         }
         self.wait = self.next_wait;
         self.next_wait = (self.next_wait * 2).min(MAX_WAIT);
@@ -319,15 +324,13 @@ impl Tuner {
 
     fn begin_epoch(&mut self) {
         self.bytes = 0;
-        self.completions = 0;
-        self.elapsed_ns = 0;
+        self.start = self.clock;
     }
 
     /// A whole epoch, however long it takes.
     fn expect_all(&mut self) {
-        self.until_bytes = EPOCH_BYTES;
-        self.until_completions = EPOCH_COMPLETIONS;
-        self.until_ns = u64::MAX;
+        self.until_bytes = self.at_least(EPOCH_BYTES, EPOCH_COMPLETIONS);
+        self.until = NEVER;
     }
 
     /// An epoch of a trial: looked at early, and given up at once when it is far worse.
@@ -339,13 +342,17 @@ impl Tuner {
     /// Looks at the epoch when it has so many bytes and completions, or when they take longer
     /// than at `percent` of the point's own rate. What is in flight may come all at once.
     fn expect(&mut self, bytes: u64, completions: u32, percent: u64) {
-        let setting = self.setting();
-        let least = u64::from(completions) * u64::from(setting.command_bytes);
-        let bytes_due = bytes.max(least) + setting.in_flight_bytes();
+        let bytes = self.at_least(bytes, completions);
+        let bytes_due = bytes + self.setting().in_flight_bytes();
         let (base, _spread) = self.base();
+        let due_ns = bytes_due * 100_000_000 / (base * percent).max(1);
         self.until_bytes = bytes;
-        self.until_completions = completions;
-        self.until_ns = bytes_due * 100_000_000 / (base * percent).max(1);
+        self.until = Nanos(self.start.0.saturating_add(due_ns));
+    }
+
+    /// So many bytes, and no less than so many completions have.
+    fn at_least(&self, bytes: u64, completions: u32) -> u64 {
+        bytes.max(u64::from(completions) * u64::from(self.setting().command_bytes))
     }
 }
 

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::{BufferId, Vram, VramBuffer, VramDone, VramWork, WindowsId};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::source::Waker;
 use crate::sys::memory::{HUGE_PAGE_BYTES, Region, round_up};
 use crate::window::WindowMemory;
@@ -48,14 +48,33 @@ impl HostVram {
 /// rounded up to them where that costs less than an eighth.
 ///
 /// # Errors
-/// NoSpace.
+/// NoSpace: the kernel gives no address space, or the machine has not that much memory left
+/// (by its own estimate, `MemAvailable`): without overcommit limits the load would end in the
+/// hands of the out-of-memory killer.
 pub fn allocate(len_bytes: u64) -> Result<Arc<Region>> {
+    if let Some(available) = available_bytes()
+        && available < len_bytes
+    {
+        let what = format!("{len_bytes} bytes of memory are needed, {available} are available");
+        return Err(Error::new(ErrorKind::NoSpace, what)
+            .remedy("free memory, load fewer tensors, or map the file instead"));
+    }
     let rounded = round_up(len_bytes, HUGE_PAGE_BYTES);
     let huge = rounded - len_bytes <= len_bytes / 8;
     Ok(Arc::new(Region::anonymous(
         if huge { rounded } else { len_bytes },
         huge,
     )?))
+}
+
+/// What the kernel thinks can be had without swapping, bytes.
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 impl Vram for HostVram {

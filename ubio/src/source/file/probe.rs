@@ -33,6 +33,8 @@ pub struct Probed {
     pub direct_io: DirectIo,
     /// Whether a read can be held to what is in the page cache (`RWF_NOWAIT`).
     pub resident_only: bool,
+    /// Whether it was looked at: a file that nothing is read from is not.
+    pub used: bool,
 }
 
 const EXT4_MAGIC: i64 = 0xef53;
@@ -58,6 +60,7 @@ pub fn probe(file: &impl AsFd) -> Result<Probed> {
             },
             direct_io,
             resident_only: false,
+            used: true,
         })
     };
     if let Ok(stat) = rustix::fs::fstatfs(file)
@@ -116,6 +119,7 @@ pub fn probe(file: &impl AsFd) -> Result<Probed> {
         },
         direct_io: DirectIo::Aligned(vouched.unwrap_or(4096)),
         resident_only: reads_resident_only(&*buffered)?,
+        used: true,
     })
 }
 
@@ -132,6 +136,7 @@ pub fn unused(file: &impl AsFd) -> Result<Probed> {
         },
         direct_io: DirectIo::InMemory,
         resident_only: false,
+        used: false,
     })
 }
 

@@ -23,7 +23,7 @@ use crate::load::Shared;
 use crate::plan::{ALIGNMENT, Run, Shape};
 use crate::prepare::{direct_reasons, stream_plan};
 use crate::source::Object;
-use crate::source::file::probe::{DirectIo, Probed, probe};
+use crate::source::file::probe::{DirectIo, Probed, Residency, probe, residency};
 use crate::vram::VramBuffer;
 
 /// The files of a model, opened for reading and probed. Cheap to clone; the descriptors
@@ -163,6 +163,10 @@ fn copy_resident(probed: &Probed, request: &RangeRequest) -> bool {
     // What lives in memory is resident, and some such file systems know no NOWAIT.
     let nowait = probed.direct_io != DirectIo::InMemory;
     let buffered = &probed.object.buffered;
+    // Asked first: to find out by reading makes the kernel read ahead what it has not got.
+    if nowait && residency(buffered, request.offset, request.len_bytes) != Residency::Hot {
+        return false;
+    }
     // SAFETY: nobody else touches the target until the range is over, by contract.
     let read = unsafe { region.read_file(&[range], buffered, request.offset, nowait) };
     read.is_ok_and(|bytes| bytes == request.len_bytes)

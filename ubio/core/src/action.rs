@@ -61,7 +61,8 @@ pub enum Action {
     },
     /// Zero the window. Answer with `Core::on_scrubbed`.
     Scrub {
-        /// The window.
+        /// The window. The lease may be one that no other action named: of a fill that was to
+        /// be done over in the same window, and was not begun.
         lease: Lease,
     },
     /// Items `from..to` may be used by the consumer from now on.

@@ -217,7 +217,10 @@ impl Core {
     fn on_landed(&mut self, id: u16) {
         let slot = &self.table[id];
         let (stream, fill) = (slot.stream, slot.fill);
-        debug_assert!(slot.landed == slot.expected || self.planted.any());
+        assert!(
+            slot.landed == slot.expected || self.planted.any(),
+            "a fill landed in part"
+        );
         self.stirred = true;
         self.stats.fills += 1;
         self.stats.route_bytes[slot.route.index()] += u64::from(slot.expected);

@@ -54,14 +54,17 @@ impl Route {
 pub enum Landing {
     /// In a window; flushed to the destination piece by piece.
     Window,
-    /// In a window; then lent to the caller instead of flushed.
+    /// In a window; then lent to the caller instead of flushed, in the order of the fills. It
+    /// holds its window until the caller returns it: a stream of which items are lent and
+    /// others need a window goes on only as fast as its caller gives back.
     Lent,
     /// At the destination itself, as one run: the first piece's `destination` is where the
     /// fill's first byte goes. Holds a ticket, no window. The destination is prepared
     /// (faulted in) before the first command.
     Destination,
-    /// At the destination itself, each piece to its own place, as a single command. Holds a
-    /// ticket, no window.
+    /// At the destination itself, each piece to its own place, as a single command, whatever
+    /// the size of commands. After a short read the rest is asked for, from a byte inside the
+    /// fill on. Holds a ticket, no window.
     Scatter,
 }
 
@@ -94,10 +97,11 @@ pub struct FillPlan {
     /// Where the bytes land on that way.
     pub landing: Landing,
     /// What to do instead when the source answers
-    /// [`NotResident`](crate::FillErrorKind::NotResident); `None`: that is an error.
+    /// [`NotResident`](crate::FillErrorKind::NotResident); `None`: that is an error. Tried
+    /// once. Lands lent exactly where the first way does.
     pub otherwise: Option<(Route, Landing)>,
-    /// Its pieces, as indices into [`StreamPlan::pieces`]. May be empty only for
-    /// [`Landing::Destination`]-free fills that no item needs; planners do not make those.
+    /// Its pieces, as indices into [`StreamPlan::pieces`]: from where the fill before it ends.
+    /// Empty only where neither way lands at the destination as one run.
     pub pieces: Range<u32>,
 }
 
@@ -106,7 +110,8 @@ pub struct FillPlan {
 pub struct StreamPlan {
     /// What to read, in the order compute wants it.
     pub fills: Vec<FillPlan>,
-    /// The pieces of all fills.
+    /// The pieces of all fills, none left out; no piece is of an earlier item than the one
+    /// before it.
     pub pieces: Vec<Piece>,
     /// How many items there are. An item without pieces (an empty tensor) is visible as
     /// soon as all items before it are.
@@ -115,7 +120,8 @@ pub struct StreamPlan {
     /// earliest moment go first. `None`: after all that have one.
     pub needed_by: Option<Nanos>,
     /// How many bytes of pieces may be under way or visible beyond what the consumer has
-    /// called consumed. An item whose first byte is allowed is allowed whole. `None`: no
-    /// bound.
+    /// called consumed; not 0. An item whose first byte is allowed is allowed whole, and a
+    /// fill is taken when its first piece's item is allowed: whoever consumes all that is
+    /// visible never waits for ever. `None`: no bound.
     pub lookahead_bytes: Option<u64>,
 }

@@ -80,7 +80,7 @@ impl Builder {
         self
     }
 
-    /// Whether to record a [`Trace`].
+    /// Whether to record a [`Trace`](crate::trace::Trace).
     #[must_use]
     pub fn traced(mut self, traced: bool) -> Self {
         self.traced = traced;

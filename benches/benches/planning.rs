@@ -61,7 +61,7 @@ fn planning(criterion: &mut Criterion) {
     let place = placement::packed(&model, &plan, 256).expect("a placement");
     let to = buffer(place.len_bytes);
     group.bench_function("whole load, warm", |bencher| {
-        bencher.iter(|| load(&engine, &model, &plan, &place, &to));
+        bencher.iter(|| load(&engine, &model, &place, &to));
     });
     group.finish();
 }
@@ -72,14 +72,8 @@ fn buffer(len_bytes: u64) -> VramBuffer {
     VramBuffer::Host(Arc::new(region))
 }
 
-fn load(
-    engine: &Engine,
-    model: &Arc<Model>,
-    plan: &Plan,
-    place: &placement::Placement,
-    to: &VramBuffer,
-) {
-    let mut request = LoadRequest::new(Arc::clone(model), plan.clone(), place.clone());
+fn load(engine: &Engine, model: &Arc<Model>, place: &placement::Placement, to: &VramBuffer) {
+    let mut request = LoadRequest::new(Arc::clone(model), place.clone());
     request.destination = Destination::Buffer(to.clone());
     black_box(engine.load(request).expect("start").wait().expect("a load"));
 }
@@ -95,7 +89,7 @@ fn tiny_loads(criterion: &mut Criterion) {
     let to = buffer(1 << 20);
     let mut group = criterion.benchmark_group("a tiny load, warm");
     group.bench_function("load", |bencher| {
-        bencher.iter(|| load(&engine, &model, &plan, &place, &to));
+        bencher.iter(|| load(&engine, &model, &place, &to));
     });
     let opened = Opened::new(Arc::clone(&model)).expect("descriptors");
     group.bench_function("read_range", |bencher| {

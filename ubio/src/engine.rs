@@ -59,9 +59,7 @@ pub enum Destination {
 pub struct LoadRequest {
     /// The opened model.
     pub model: Arc<Model>,
-    /// Which tensors, in the order compute wants them.
-    pub plan: Plan,
-    /// Where each goes. An image placement (`placement.files` not empty) is read in place,
+    /// Which tensors, in the order compute wants them, and where each goes. An image placement (`placement.files` not empty) is read in place,
     /// without windows; any other through windows.
     pub placement: Placement,
     /// The memory.
@@ -76,10 +74,9 @@ pub struct LoadRequest {
 
 impl LoadRequest {
     /// All defaults: host memory, automatic routes.
-    pub fn new(model: Arc<Model>, plan: Plan, placement: Placement) -> Self {
+    pub fn new(model: Arc<Model>, placement: Placement) -> Self {
         Self {
             model,
-            plan,
             placement,
             destination: Destination::default(),
             routes: Routes::default(),

@@ -15,7 +15,7 @@
 //! let plan = Plan::new(&model, &Selection::all(), Order::Layer)?;
 //! let placement = placement::packed(&model, &plan, 256)?;
 //! let engine = Engine::builder().open()?;
-//! let mut load = engine.load(LoadRequest::new(model, plan, placement))?;
+//! let mut load = engine.load(LoadRequest::new(model, placement))?;
 //! while let Some(view) = load.next_tensor()? {
 //!     println!("{} {:?}: {} bytes", view.tensor.name, view.tensor.shape, view.bytes.len());
 //! }

@@ -88,7 +88,7 @@ fn every_way_gives_the_same_bytes() {
                     places.push(placement::image(&model).expect("image"));
                 }
                 for place in places {
-                    let mut request = LoadRequest::new(Arc::clone(&model), plan.clone(), place);
+                    let mut request = LoadRequest::new(Arc::clone(&model), place);
                     request.routes = routes;
                     let loaded = engine.load(request).expect("start").wait().expect("load");
                     check(&loaded);
@@ -108,7 +108,7 @@ fn tensors_come_in_plan_order() {
     let place = placement::packed(&model, &plan, 256).expect("packed");
     let engine = small().open().expect("engine");
     let mut load = engine
-        .load(LoadRequest::new(Arc::clone(&model), plan, place))
+        .load(LoadRequest::new(Arc::clone(&model), place))
         .expect("start");
     let mut names = Vec::new();
     while let Some(view) = load.next_tensor().expect("tensor") {
@@ -182,7 +182,7 @@ fn a_dropped_load_leaves_an_engine_that_works() {
     let engine = small().open().expect("engine");
     for round in 0..50 {
         let place = placement::packed(&model, &plan, 256).expect("packed");
-        let mut request = LoadRequest::new(Arc::clone(&model), plan.clone(), place);
+        let mut request = LoadRequest::new(Arc::clone(&model), place);
         request.routes = Routes::Direct;
         let mut load = engine.load(request).expect("start");
         for _ in 0..round % 5 {
@@ -196,7 +196,7 @@ fn a_dropped_load_leaves_an_engine_that_works() {
     }
     let place = placement::packed(&model, &plan, 256).expect("packed");
     let loaded = engine
-        .load(LoadRequest::new(model, plan, place))
+        .load(LoadRequest::new(model, place))
         .expect("start")
         .wait()
         .expect("load");

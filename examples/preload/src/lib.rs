@@ -43,7 +43,7 @@ pub async fn keep(engine: &Engine, path: &Path) -> Result<Preloaded> {
     let (model, plan) = open(path)?;
     let place = placement::packed(&model, &plan, 256)?;
     let (tensors, bytes) = (plan.order.len(), plan.payload_bytes);
-    let mut load = engine.load(LoadRequest::new(model, plan, place))?;
+    let mut load = engine.load(LoadRequest::new(model, place))?;
     let mut crc32c = 0;
     while let Some(view) = load.next_tensor_async().await? {
         crc32c = crc32c::crc32c_append(crc32c, view.bytes);

@@ -108,11 +108,7 @@ impl<'a> Placed<'a> {
 
     fn run(&self, buffer: Option<VramBuffer>) -> Result<Loaded, Failure> {
         let job = self.job;
-        let mut request = LoadRequest::new(
-            Arc::clone(&job.model),
-            job.plan.clone(),
-            self.placement.clone(),
-        );
+        let mut request = LoadRequest::new(Arc::clone(&job.model), self.placement.clone());
         request.strict = job.args.strict;
         request.routes = match job.args.route {
             Route::Auto => Routes::Auto,

@@ -20,6 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::load::{LentFill, Returns, Shared, engine_gone, lend_window};
 use crate::source::{Completion, FillCommand, MemoryId, Object, Source, Target, Wait, Waker};
 use crate::stats::{Reason, Report, Stalls};
+use crate::sys::claim::Claim;
 use crate::trace::{Activity, Trace};
 use crate::vram::{Vram, VramBuffer, VramDone, VramWork, WindowsId};
 use crate::window::WindowMemory;
@@ -48,6 +49,8 @@ pub(crate) struct OpenStream {
     pub(crate) first_file: u32,
     /// Where the bytes end; lent streams have none.
     pub(crate) buffer: Option<VramBuffer>,
+    /// Keeps everyone else away from what is written of it.
+    pub(crate) claim: Option<Arc<Claim>>,
     pub(crate) model: Arc<Model>,
     /// Bytes of each item, for the progress.
     pub(crate) item_bytes: Vec<u64>,
@@ -82,11 +85,12 @@ pub(crate) struct Parts {
 }
 
 pub(crate) struct Driver {
+    /// First, so that a panic tells the holders before it waits for the devices.
+    streams: Vec<Stream>,
     core: Core,
     parts: Parts,
     waker: Waker,
     returns: Arc<Returns>,
-    streams: Vec<Stream>,
     timings: Vec<Timing>,
     measured: Measured,
     trace: Option<Trace>,
@@ -96,6 +100,8 @@ pub(crate) struct Driver {
     /// Operations of the copy engine under way.
     copies: usize,
     closing: bool,
+    /// Why nothing can be loaded any more, once that is so.
+    broken: Option<Error>,
 }
 
 fn id_of(lease: Lease) -> u64 {
@@ -150,6 +156,7 @@ impl Driver {
             done: Vec::new(),
             copies: 0,
             closing: false,
+            broken: None,
             parts,
         })
     }
@@ -171,9 +178,7 @@ impl Driver {
             if let Err(error) = self.sleep() {
                 // The source is broken: nobody gets another byte. Its drop waits for, or
                 // gives up, what is in flight.
-                for stream in &self.streams {
-                    stream.ending.0.finish(Err(error.clone()));
-                }
+                self.fail_all(&error);
                 return;
             }
         }
@@ -208,6 +213,9 @@ impl Driver {
             if acted.is_multiple_of(64) {
                 now = self.now();
             }
+        }
+        if moved {
+            self.tell_failures();
         }
         moved || acted > 0
     }
@@ -260,7 +268,7 @@ impl Driver {
             || self.parts.vram.is_ready()
             || self.streams.iter().any(|stream| {
                 (!stream.cancelled && stream.ending.0.is_cancelled())
-                    || stream.ending.0.consumed() != stream.consumed
+                    || stream.consumed_by_now() != stream.consumed
             })
     }
 
@@ -268,7 +276,7 @@ impl Driver {
         for index in 0..self.streams.len() {
             let now = self.now();
             let stream = &mut self.streams[index];
-            let consumed = stream.ending.0.consumed();
+            let consumed = stream.consumed_by_now();
             if consumed != stream.consumed {
                 stream.consumed = consumed;
                 self.core.consumed(stream.id, ItemIndex(consumed), now);
@@ -308,10 +316,7 @@ impl Driver {
         if self.completions.is_empty()
             && let Err(error) = self.parts.source.poll(Wait::No, &mut self.completions)
         {
-            for stream in &self.streams {
-                stream.ending.0.finish(Err(error.clone()));
-            }
-            self.closing = true;
+            self.fail_all(&error);
         }
         self.parts.vram.poll(&mut self.done);
         let moved = !self.completions.is_empty() || !self.done.is_empty();
@@ -344,7 +349,14 @@ impl Driver {
             }
             _ => {
                 self.span(Activity::Scrub, Some(lease), timing.landed, now, 0);
-                self.core.on_scrubbed(lease, now);
+                match result {
+                    Ok(()) => self.core.on_scrubbed(lease, now),
+                    // A window that cannot be zeroed must not go to anybody again.
+                    Err(_failed) => self.fail_all(&Error::new(
+                        ErrorKind::Copy,
+                        "a window could not be zeroed: the engine gives up",
+                    )),
+                }
             }
         }
     }
@@ -405,10 +417,13 @@ impl Driver {
                 // SAFETY: the core gave the window to the caller until it is returned.
                 let window =
                     unsafe { lend_window(region, range, lease, &self.returns, &self.waker) };
-                self.stream(stream)
-                    .ending
-                    .0
-                    .lend(LentFill { window, plan, fill });
+                let last = fill as usize + 1 == plan.fills.len();
+                let stream = self.stream(stream);
+                stream.ending.0.lend(LentFill { window, plan, fill });
+                if last {
+                    // Lent in order: the caller has all of it, however long it is held.
+                    stream.ending.0.finish(stream.check_unchanged());
+                }
             }
             Action::Scrub { lease } => {
                 let work = VramWork::Scrub {
@@ -420,7 +435,8 @@ impl Driver {
                 self.copy(lease, SCRUB, work);
             }
             Action::Visible { stream, from, to } => {
-                let stream = self.stream(stream);
+                let stream = self.stream_mut(stream);
+                stream.visible = to.0;
                 let bytes = stream.item_bytes[from.0 as usize..to.0 as usize]
                     .iter()
                     .sum();

@@ -1,8 +1,8 @@
 //! An open engine, and starting loads on it. What is chosen here is chosen once, so the ring
 //! thread never asks what hardware it runs on.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, bounded};
@@ -11,19 +11,19 @@ use fs_adapter::placement::Placement;
 use fs_adapter::plan::Plan;
 use ubio_core::Landing;
 
+use crate::destination;
 use crate::driver::{Control, Driver, Ending, OpenStream};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::CONTROL_QUEUE;
 use crate::load::{Lending, Load, Shared};
 use crate::open::{Builder, Explanation, open_parts};
-use crate::plan::{RoutePolicy, Run, Shape};
+use crate::plan::{RoutePolicy, Shape};
 use crate::prepare::{
-    direct_reasons, image_runs, lent_runs, load_reasons, objects, placed_runs, probe_files,
-    stream_plan, write_header,
+    direct_reasons, image_runs, item_bytes, lent_runs, load_reasons, objects, placed_runs,
+    probe_files, stream_plan,
 };
 use crate::source::Waker;
 use crate::stats::{Reason, Report};
-use crate::sys::memory::Region;
 use crate::trace::Trace;
 use crate::traditional::Traditional;
 use crate::vram::VramBuffer;
@@ -97,6 +97,8 @@ pub struct Engine {
     window_bytes: u32,
     /// The process that opened it: rings and registered memory do not survive a fork.
     pid: u32,
+    /// Loads on the traditional path under way.
+    traditional: Mutex<Vec<(Arc<Shared>, JoinHandle<()>)>>,
     traditional_bytes: Arc<AtomicU64>,
     /// What calling threads copied from the page cache.
     cached_bytes: AtomicU64,
@@ -145,6 +147,7 @@ impl Engine {
                 explanation,
                 window_bytes: builder.window_bytes,
                 pid: std::process::id(),
+                traditional: Mutex::default(),
                 traditional_bytes: Arc::default(),
                 cached_bytes: AtomicU64::new(0),
             }),
@@ -174,7 +177,8 @@ impl Engine {
         self.window_bytes
     }
 
-    pub(crate) fn send(&self, message: Control) -> Result<()> {
+    /// Rings and threads do not survive a fork.
+    pub(crate) fn check_process(&self) -> Result<()> {
         if std::process::id() != self.pid {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -182,6 +186,11 @@ impl Engine {
             )
             .remedy("open an engine in the child process"));
         }
+        Ok(())
+    }
+
+    pub(crate) fn send(&self, message: Control) -> Result<()> {
+        self.check_process()?;
         let gone = |_disconnected| Error::new(ErrorKind::Cancelled, "the engine has ended");
         self.control.send(message).map_err(gone)?;
         self.waker.wake();
@@ -192,28 +201,25 @@ impl Engine {
     /// visible.
     ///
     /// # Errors
-    /// NoSpace (no memory), InvalidInput (a destination that does not fit the placement),
+    /// NoSpace (no memory), InvalidInput (a placement that is not the model's, a destination
+    /// that does not fit it), Busy (the destination is in use by another load or its tensors),
     /// Fallback (strict, and the best way is not to be had). Read errors come through the
     /// handle.
     pub fn load(&self, request: LoadRequest) -> Result<Load> {
+        self.check_process()?;
         let in_place = !request.placement.files.is_empty();
-        let buffer = match request.destination {
-            Destination::Host => VramBuffer::Host(allocate(request.placement.len_bytes)?),
-            Destination::Buffer(buffer) => buffer,
+        let covered = destination::check(&request.model, &request.placement)?;
+        let (buffer, used) = match request.destination {
+            Destination::Host => (
+                VramBuffer::Host(allocate(request.placement.len_bytes)?),
+                false,
+            ),
+            Destination::Buffer(buffer) => (buffer, true),
         };
         let VramBuffer::Host(region) = &buffer;
-        if region.len_bytes() < request.placement.len_bytes {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                format!(
-                    "the destination has {} bytes, the load needs {}",
-                    region.len_bytes(),
-                    request.placement.len_bytes
-                ),
-            ));
-        }
-        if let Some(header) = &request.placement.header {
-            write_header(region, header);
+        let claim = destination::claim(region, &request.placement)?;
+        if used || request.placement.header.is_some() {
+            destination::clear(region, &request.placement, &covered);
         }
         let shared = Shared::new(self.waker.clone());
         let placed = request.placement.tensors.clone();
@@ -221,6 +227,7 @@ impl Engine {
             Arc::clone(&request.model),
             placed,
             buffer.clone(),
+            Arc::clone(&claim),
             Arc::clone(&shared),
         );
         let runs = if in_place {
@@ -228,20 +235,18 @@ impl Engine {
         } else {
             placed_runs(&request.model, &request.placement)
         };
-        let mut item_bytes: Vec<u64> = request
-            .placement
-            .tensors
-            .iter()
-            .map(|tensor| tensor.len)
-            .collect();
-        if item_bytes.is_empty() && !runs.is_empty() {
-            // The image of a file without tensors still has a header to bring in.
-            item_bytes.push(0);
-        }
+        let item_bytes = item_bytes(&request.placement, &runs);
         let items = count(item_bytes.len())?;
         let probed = probe_files(&request.model, &runs)?;
         if request.routes == Routes::Traditional {
-            self.start_traditional(runs, items, request.model, Arc::clone(region), shared)?;
+            self.start_traditional(Traditional {
+                runs,
+                items,
+                model: request.model,
+                to: Arc::clone(region),
+                _claim: claim,
+                shared,
+            })?;
             return Ok(load);
         }
         let reasons = load_reasons(&probed, region, in_place, request.routes == Routes::Direct);
@@ -265,6 +270,7 @@ impl Engine {
             objects: objects(&probed),
             first_file: 0,
             buffer: Some(buffer),
+            claim: Some(claim),
             model: request.model,
             item_bytes,
             strict: request.strict,
@@ -307,6 +313,7 @@ impl Engine {
             objects: objects(&probed),
             first_file: 0,
             buffer: None,
+            claim: None,
             model: Arc::clone(model),
             item_bytes,
             strict: false,
@@ -326,32 +333,27 @@ impl Engine {
         }
     }
 
-    fn start_traditional(
-        &self,
-        runs: Vec<Run>,
-        items: u32,
-        model: Arc<Model>,
-        to: Arc<Region>,
-        shared: Arc<Shared>,
-    ) -> Result<()> {
+    fn start_traditional(&self, load: Traditional) -> Result<()> {
+        let shared = Arc::clone(&load.shared);
         let ending = Ending(Arc::clone(&shared));
         let moved = Arc::clone(&self.traditional_bytes);
-        let load = Traditional {
-            runs,
-            items,
-            model,
-            to,
-            shared,
-        };
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("ubio-traditional".into())
             .spawn(move || {
                 let outcome = load.run().map(|bytes| {
                     moved.fetch_add(bytes, Ordering::Relaxed);
                 });
+                // Its claim with it, before the holder hears of the end.
+                drop(load);
                 ending.0.finish(outcome);
             })
             .map_err(|cause| Error::os("cannot start a thread", cause))?;
+        let mut threads = self
+            .traditional
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        threads.retain(|(_, thread)| !thread.is_finished());
+        threads.push((shared, thread));
         Ok(())
     }
 
@@ -391,6 +393,14 @@ impl Drop for Engine {
         if std::process::id() != self.pid {
             // The thread exists in the parent only.
             return;
+        }
+        let threads = self
+            .traditional
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        for (shared, thread) in threads.drain(..) {
+            shared.cancel();
+            let _panicked = thread.join();
         }
         // An engine that has ended needs no telling.
         let _ended = self.send(Control::Close);

@@ -171,6 +171,11 @@ impl std::error::Error for Error {
 
 impl From<fs_adapter::error::Error> for Error {
     fn from(error: fs_adapter::error::Error) -> Self {
-        Self::new(ErrorKind::Model, "model").because(error)
+        let kind = match error.kind() {
+            fs_adapter::ErrorKind::Changed => ErrorKind::Changed,
+            fs_adapter::ErrorKind::Io => ErrorKind::Io,
+            _ => ErrorKind::Model,
+        };
+        Self::new(kind, "model").because(error)
     }
 }

@@ -36,6 +36,7 @@
 //! | [`stats`], [`trace`] | what a load reports |
 //! | [`limits`] | bounds and defaults |
 
+mod destination;
 mod driver;
 pub mod engine;
 pub mod error;

@@ -10,7 +10,7 @@
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -22,10 +22,11 @@ use ubio_core::{Lease, StreamPlan};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::Waker;
+use crate::sys::claim::Claim;
 use crate::sys::memory::Region;
 use crate::vram::VramBuffer;
 
-/// What handle and ring thread share of one load. All of it is lock-free.
+/// What handle and ring thread share of one load: atomics, and an event for waiters.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Items `0..visible` may be used.
@@ -40,6 +41,8 @@ pub(crate) struct Shared {
     changed: Event,
     lent: SegQueue<LentFill>,
     waker: Waker,
+    /// The process it was started in.
+    pid: u32,
 }
 
 impl Shared {
@@ -54,6 +57,7 @@ impl Shared {
             changed: Event::new(),
             lent: SegQueue::new(),
             waker,
+            pid: std::process::id(),
         })
     }
 
@@ -69,7 +73,17 @@ impl Shared {
 
     pub(crate) fn lend(&self, fill: LentFill) {
         self.lent.push(fill);
+        // With the fence in `cancel`: whichever of the two comes second sees the other's
+        // doing, so no window stays in a queue that nobody will look into again.
+        fence(Ordering::SeqCst);
+        if self.is_cancelled() {
+            self.drop_lent();
+        }
         self.changed.notify(usize::MAX);
+    }
+
+    fn drop_lent(&self) {
+        while self.lent.pop().is_some() {}
     }
 
     /// The first outcome stays.
@@ -92,6 +106,8 @@ impl Shared {
 
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.drop_lent();
         self.waker.wake();
     }
 
@@ -100,6 +116,10 @@ impl Shared {
         loop {
             if let Some(found) = look(self) {
                 return found;
+            }
+            if std::process::id() != self.pid && !self.is_finished() {
+                self.finish(Err(forked()));
+                continue;
             }
             let listener = self.changed.listen();
             if let Some(found) = look(self) {
@@ -165,6 +185,8 @@ struct Placed {
     /// In plan order.
     tensors: Vec<PlacedTensor>,
     buffer: VramBuffer,
+    /// As long as tensors can be looked at nobody writes them.
+    claim: Arc<Claim>,
 }
 
 impl Placed {
@@ -214,6 +236,7 @@ impl Load {
         model: Arc<Model>,
         tensors: Vec<PlacedTensor>,
         buffer: VramBuffer,
+        claim: Arc<Claim>,
         shared: Arc<Shared>,
     ) -> Self {
         Self {
@@ -221,6 +244,7 @@ impl Load {
                 model,
                 tensors,
                 buffer,
+                claim,
             },
             shared,
             next: 0,
@@ -280,7 +304,8 @@ impl Load {
     }
 
     /// Says that the first `tensors` of the plan are used up: with a lookahead, reads go on
-    /// only so far beyond this.
+    /// only so far beyond this. Counts beyond what is visible hold once it is.
+    /// [`wait`](Self::wait) consumes everything.
     pub fn consumed(&self, tensors: u32) {
         self.shared.consumed.fetch_max(tensors, Ordering::AcqRel);
         self.shared.waker.wake();
@@ -291,6 +316,7 @@ impl Load {
     /// # Errors
     /// The first failure; nothing of the load may be used then.
     pub fn wait(mut self) -> Result<Loaded> {
+        self.consumed(u32::MAX);
         self.shared.wait_finished()?;
         Ok(self.take_loaded())
     }
@@ -301,6 +327,7 @@ impl Load {
             model: Arc::clone(&self.placed.model),
             tensors: std::mem::take(&mut self.placed.tensors),
             buffer: self.placed.buffer.clone(),
+            claim: Arc::clone(&self.placed.claim),
         };
         Loaded { placed }
     }
@@ -311,6 +338,7 @@ impl IntoFuture for Load {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(mut self) -> Self::IntoFuture {
+        self.consumed(u32::MAX);
         Box::pin(async move {
             self.shared.wait_finished_async().await?;
             Ok(self.take_loaded())
@@ -526,6 +554,12 @@ impl Drop for Lending {
     fn drop(&mut self) {
         self.shared.cancel();
     }
+}
+
+/// The end of a load for a child process: its ring thread is the parent's.
+fn forked() -> Error {
+    Error::new(ErrorKind::Unsupported, "the load was started before a fork")
+        .remedy("open an engine in the child process")
 }
 
 /// The end of a load that the ring thread never came to.

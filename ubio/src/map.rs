@@ -10,6 +10,7 @@
 //! unsafe: gives out slices of file mappings.
 #![expect(unsafe_code, reason = "gives out slices of read-only file mappings")]
 
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -59,7 +60,7 @@ impl Mapped {
         let clones: std::io::Result<Vec<_>> = model
             .files()
             .iter()
-            .map(|file| file.file().try_clone())
+            .map(|file| reopen(file.file()))
             .collect();
         let leases = match clones {
             Ok(files) => ReadLeases::take(files),
@@ -120,8 +121,8 @@ impl Mapped {
 
     /// Whether the files are as they were opened, as far as can be told.
     pub fn is_intact(&self) -> bool {
-        self.leases.as_ref().is_ok_and(|leases| !leases.is_broken())
-            || self.model.check_unchanged().is_ok()
+        let broken = self.leases.as_ref().is_ok_and(ReadLeases::is_broken);
+        !broken && self.model.check_unchanged().is_ok()
     }
 
     /// Twice as many threads as cores: half of them wait for the device.
@@ -163,6 +164,12 @@ impl Mapped {
                 _ => Err(Error::os("bringing the file in failed", cause).at(file.path())),
             })
     }
+}
+
+/// The same file, opened once more: a lease belongs to the open file description, and a
+/// duplicated descriptor would share it with every other map of the model.
+fn reopen(file: &std::fs::File) -> std::io::Result<std::fs::File> {
+    std::fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// What to bring in: the plan's bytes, neighbours together, cut to parts.

@@ -1,8 +1,5 @@
 //! From a request to what the ring thread needs: the runs of each kind of placement, the files
 //! looked at, and why something will not go the best way.
-//!
-//! unsafe: writes a header into destination memory.
-#![expect(unsafe_code, reason = "the destination is not handed out yet")]
 
 use fs_adapter::placement::Placement;
 use fs_adapter::plan::Plan;
@@ -14,13 +11,6 @@ use crate::source::Object;
 use crate::source::file::probe::{DirectIo, Probed, probe, residency};
 use crate::stats::Reason;
 use crate::sys::memory::{Pages, Region};
-
-/// Puts a placement's own header at the destination's start.
-pub(crate) fn write_header(region: &Region, header: &[u8]) {
-    // SAFETY: the load has not begun: nobody else writes the destination, and the header's
-    // range belongs to no tensor.
-    unsafe { region.write(0, header) };
-}
 
 /// The runs of placed tensors, in plan order.
 pub(crate) fn placed_runs(model: &Model, placement: &Placement) -> Vec<Run> {
@@ -39,6 +29,16 @@ pub(crate) fn placed_runs(model: &Model, placement: &Placement) -> Vec<Run> {
         .filter(|(_, placed)| placed.len > 0)
         .map(run)
         .collect()
+}
+
+/// Bytes of each item of a load, for its progress.
+pub(crate) fn item_bytes(placement: &Placement, runs: &[Run]) -> Vec<u64> {
+    let mut bytes: Vec<u64> = placement.tensors.iter().map(|tensor| tensor.len).collect();
+    if bytes.is_empty() && !runs.is_empty() {
+        // The image of a file without tensors still has a header to bring in.
+        bytes.push(0);
+    }
+    bytes
 }
 
 /// The runs of lent tensors: their destination is their own first byte.

@@ -24,6 +24,7 @@ use crate::plan::{ALIGNMENT, Run, Shape};
 use crate::prepare::{direct_reasons, stream_plan};
 use crate::source::Object;
 use crate::source::file::probe::{DirectIo, Probed, Residency, probe, residency};
+use crate::sys::claim::Claim;
 use crate::vram::VramBuffer;
 
 /// The files of a model, opened for reading and probed. Cheap to clone; the descriptors
@@ -90,14 +91,16 @@ pub struct RangeRequest {
 }
 
 impl Engine {
-    /// Starts reading one range. Until it is over nobody else touches the target.
+    /// Starts reading one range. The target is the range's alone until it is over, also after
+    /// its handle was dropped: then the devices may still write it for a while.
     ///
     /// A range of up to [`CALLER_COPY_BYTES`] that is in the page cache is copied by the
     /// calling thread, and over when this returns.
     ///
     /// # Errors
-    /// InvalidInput: a range outside the file or the memory, or unaligned in place. Read
-    /// errors come through the handle.
+    /// InvalidInput: a range outside the file or the memory, or unaligned in place. Busy: part
+    /// of the target is in use. Read errors, and Busy when too many loads are open at once,
+    /// come through the handle.
     pub fn read_range(&self, opened: &Opened, request: RangeRequest) -> Result<Transfer> {
         let model = opened.model();
         let file = model.file(request.file);
@@ -112,8 +115,17 @@ impl Engine {
             shared.finish(Ok(()));
             return Ok(transfer);
         }
+        let VramBuffer::Host(region) = &request.to;
+        let claim = Claim::take(region, request.at, request.len_bytes).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Busy,
+                "part of the target is in use by another load or range",
+            )
+            .remedy("wait for it, or drop what was loaded there")
+        })?;
         if copy_resident(probed, &request) {
             self.count_cached(request.len_bytes);
+            drop(claim);
             shared.finish(file.check_unchanged().map_err(Error::from));
             return Ok(transfer);
         }
@@ -142,6 +154,7 @@ impl Engine {
             objects: vec![Object::File(probed[0].object.clone())],
             first_file: request.file.0,
             buffer: Some(request.to),
+            claim: Some(Arc::new(claim)),
             model: Arc::clone(model),
             item_bytes: vec![request.len_bytes],
             strict: false,
@@ -167,7 +180,7 @@ fn copy_resident(probed: &Probed, request: &RangeRequest) -> bool {
     if nowait && residency(buffered, request.offset, request.len_bytes) != Residency::Hot {
         return false;
     }
-    // SAFETY: nobody else touches the target until the range is over, by contract.
+    // SAFETY: the caller of this holds the target's claim.
     let read = unsafe { region.read_file(&[range], buffered, request.offset, nowait) };
     read.is_ok_and(|bytes| bytes == request.len_bytes)
 }

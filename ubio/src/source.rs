@@ -20,7 +20,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
 use ubio_core::{FillError, ObjectId, Route, StreamPlan, Token};
@@ -209,6 +209,9 @@ impl Waker {
 
     /// Wakes the sleeper, if there is one or will be one.
     pub fn wake(&self) {
+        // With the fence in `about_to_sleep`: either the sleeper sees what was done before
+        // this wake, or this sees that it is about to sleep.
+        fence(Ordering::SeqCst);
         if self.inner.sleeping.swap(false, Ordering::SeqCst) {
             self.wake_always();
         }
@@ -224,6 +227,7 @@ impl Waker {
     /// between this call and sleeping.
     pub fn about_to_sleep(&self) {
         self.inner.sleeping.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
     }
 
     /// Says that the sleep is over (or did not happen).

@@ -1,5 +1,6 @@
 //! The kernel's side: memory maps, residency, limits. All `unsafe` of the crate that is not
 //! named elsewhere lives under here.
 
+pub(crate) mod claim;
 pub mod lease;
 pub mod memory;

@@ -17,6 +17,7 @@ use fs_adapter::Model;
 use crate::error::{Error, ErrorKind, Result};
 use crate::load::Shared;
 use crate::plan::Run;
+use crate::sys::claim::Claim;
 use crate::sys::memory::Region;
 
 /// Bytes of the bounce buffer; what common loaders read at once.
@@ -28,6 +29,8 @@ pub(crate) struct Traditional {
     pub(crate) items: u32,
     pub(crate) model: Arc<Model>,
     pub(crate) to: Arc<Region>,
+    /// Held until the load is over.
+    pub(crate) _claim: Arc<Claim>,
     pub(crate) shared: Arc<Shared>,
 }
 

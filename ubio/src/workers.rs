@@ -95,8 +95,13 @@ impl Job {
     }
 
     fn run(self) {
-        let result = self.work.run();
-        self.done.push(self.id, result);
+        // A panic is our bug; lost it would be a hang too.
+        let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.work.run()));
+        let broken = FillError {
+            kind: FillErrorKind::Fatal,
+            code: libc::EFAULT,
+        };
+        self.done.push(self.id, run.unwrap_or(Err(broken)));
     }
 }
 

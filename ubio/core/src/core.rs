@@ -153,6 +153,19 @@ impl Core {
         }
     }
 
+    /// How a stream will end that has failed or was cancelled and waits for its leases to come
+    /// back; `None` while it runs, and of streams unknown. What was lent to a caller may take
+    /// its time, so drivers tell the failure of such streams before `Action::Finished`.
+    pub fn ending(&self, stream: StreamId) -> Option<Outcome> {
+        match self.streams[usize::from(self.slot_of(stream)?)]
+            .as_ref()?
+            .phase
+        {
+            Phase::Running => None,
+            Phase::Draining(outcome) | Phase::Over(outcome) => Some(outcome),
+        }
+    }
+
     /// When compute needs the stream's next item; counts for flushes that become ready from
     /// now on.
     pub fn set_needed_by(&mut self, stream: StreamId, needed_by: Option<Nanos>) {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use fs_adapter::{Model, ModelFile};
+use fs_adapter::Model;
 use ubio_core::{FillErrorKind, ObjectId, Outcome, StreamId, StreamPlan};
 
 use super::{Driver, Ending, OpenStream};
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::MemoryId;
 use crate::stats::Reason;
+use crate::sys::claim::Claim;
 use crate::vram::{BufferId, VramBuffer};
 
 pub(super) struct Stream {
@@ -21,16 +22,65 @@ pub(super) struct Stream {
     pub(super) destination: Option<(MemoryId, BufferId)>,
     pub(super) model: Arc<Model>,
     pub(super) item_bytes: Vec<u64>,
+    /// Items shown to the consumer.
+    pub(super) visible: u32,
     pub(super) consumed: u32,
     pub(super) strict: bool,
     /// The core's count of lost cache bytes when the stream began.
     pub(super) lost_before: u64,
     pub(super) cancelled: bool,
+    pub(super) claim: Option<Arc<Claim>>,
     pub(super) ending: Ending,
 }
 
+impl Stream {
+    /// What the consumer is done with, of what it can have been.
+    pub(super) fn consumed_by_now(&self) -> u32 {
+        self.ending.0.consumed().min(self.visible)
+    }
+
+    /// Looks at the files that were read once more.
+    pub(super) fn check_unchanged(&self) -> Result<()> {
+        let files = &self.model.files()[self.first_file as usize..];
+        let mut read = vec![false; self.objects.len()];
+        for fill in &self.plan.fills {
+            read[fill.object.0 as usize] = true;
+        }
+        let mut read = files.iter().zip(read).filter(|(_, read)| *read);
+        Ok(read.try_for_each(|(file, _)| file.check_unchanged())?)
+    }
+}
+
 impl Driver {
+    /// Gives up: every load under way, and every later one, fails with this.
+    pub(super) fn fail_all(&mut self, error: &Error) {
+        for stream in &self.streams {
+            stream.ending.0.finish(Err(error.clone()));
+        }
+        self.closing = true;
+        self.broken.get_or_insert_with(|| error.clone());
+    }
+
+    /// Tells lending streams of their failure while their windows are still out.
+    pub(super) fn tell_failures(&self) {
+        for stream in self
+            .streams
+            .iter()
+            .filter(|stream| stream.destination.is_none())
+        {
+            if !stream.ending.0.is_finished()
+                && let Some(Outcome::Failed(failure)) = self.core.ending(stream.id)
+            {
+                stream.ending.0.finish(Err(failed(stream, &failure)));
+            }
+        }
+    }
+
     pub(super) fn open(&mut self, open: OpenStream) {
+        if let Some(error) = &self.broken {
+            open.ending.0.finish(Err(error.clone()));
+            return;
+        }
         if let Err((error, ending)) = self.try_open(open) {
             ending.0.finish(Err(error));
         }
@@ -72,10 +122,12 @@ impl Driver {
             destination,
             model: open.model,
             item_bytes: open.item_bytes,
+            visible: 0,
             consumed: 0,
             strict: open.strict,
             lost_before,
             cancelled: false,
+            claim: open.claim,
             ending: open.ending,
         };
         match opened {
@@ -125,6 +177,13 @@ impl Driver {
         }
     }
 
+    pub(super) fn stream_mut(&mut self, id: StreamId) -> &mut Stream {
+        self.streams
+            .iter_mut()
+            .find(|stream| stream.id == id)
+            .expect("the core knows open streams only")
+    }
+
     pub(super) fn stream(&self, id: StreamId) -> &Stream {
         self.streams
             .iter()
@@ -134,10 +193,12 @@ impl Driver {
 
     pub(super) fn finish(&mut self, id: StreamId, outcome: Outcome) {
         let index = self.streams.iter().position(|stream| stream.id == id);
-        let stream = self
+        let mut stream = self
             .streams
             .swap_remove(index.expect("the core finishes open streams only"));
         self.let_go(&stream);
+        // Before the holder hears of the end: the memory is free for its next load then.
+        stream.claim = None;
         let outcome = match outcome {
             Outcome::Complete => {
                 let lost = self.core.stats().fallbacks.not_resident - stream.lost_before;
@@ -147,7 +208,7 @@ impl Driver {
                         Reason::PageCacheLost.explain(),
                     ))
                 } else {
-                    check_unchanged(&stream)
+                    stream.check_unchanged()
                 }
             }
             Outcome::Cancelled => Err(Error::new(ErrorKind::Cancelled, "the load was cancelled")),
@@ -155,12 +216,6 @@ impl Driver {
         };
         stream.ending.0.finish(outcome);
     }
-}
-
-fn check_unchanged(stream: &Stream) -> Result<()> {
-    let files = &stream.model.files()[stream.first_file as usize..];
-    let mut read = files.iter().take(stream.objects.len());
-    Ok(read.try_for_each(ModelFile::check_unchanged)?)
 }
 
 fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {

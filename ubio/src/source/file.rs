@@ -241,6 +241,8 @@ impl FileSource {
         let region = Arc::clone(&self.memory(memory).region);
         let buffer = self.buffer(memory, offset, command.len);
         let object = command.object.0;
+        // Before a slot is taken: this panics on an address that is not the memory's.
+        let address = region.address(offset, command.len.into());
         match &mut self.backend {
             Backend::Ring(ring) => {
                 let Some(slot) = self.free.pop() else {
@@ -251,7 +253,7 @@ impl FileSource {
                     file,
                     registered: (!asynchronous).then_some(object),
                     file_offset: command.offset,
-                    address: region.address(offset, command.len.into()),
+                    address,
                     len: command.len,
                     buffer,
                     place: if asynchronous {

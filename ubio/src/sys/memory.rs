@@ -14,6 +14,7 @@ use std::ptr::NonNull;
 
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
+use super::claim::Claims;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of the huge pages regions are aligned to.
@@ -81,6 +82,7 @@ pub struct Region {
     base: NonNull<u8>,
     len_bytes: u64,
     pages: Pages,
+    claims: Claims,
     backing: Backing,
 }
 
@@ -137,6 +139,7 @@ impl Region {
                     base: start,
                     len_bytes,
                     pages: Pages::HugeTlb,
+                    claims: Claims::default(),
                     backing: Backing::Mapped { start, len },
                 });
             }
@@ -156,6 +159,7 @@ impl Region {
             base,
             len_bytes,
             pages: Pages::Base,
+            claims: Claims::default(),
             backing: Backing::Mapped { start, len: span },
         };
         if huge && len_bytes >= HUGE_PAGE_BYTES && region.advise_huge() {
@@ -192,6 +196,7 @@ impl Region {
             base: start,
             len_bytes,
             pages: Pages::Base,
+            claims: Claims::default(),
             backing: Backing::Mapped { start, len },
         };
         if huge && len_bytes >= HUGE_PAGE_BYTES && region.advise_huge() {
@@ -201,15 +206,16 @@ impl Region {
     }
 
     /// Takes a caller's memory over.
-    pub fn adopt<M: StableMemory>(mut memory: M) -> Self {
-        let (base, len) = memory.as_raw();
+    pub fn adopt<M: StableMemory>(memory: M) -> Self {
+        // Boxed first: the value is not moved any more once its address was taken.
+        let mut owner = Box::new(memory);
+        let (base, len) = owner.as_raw();
         Self {
             base,
             len_bytes: len as u64,
             pages: Pages::Base,
-            backing: Backing::Adopted {
-                _owner: Box::new(memory),
-            },
+            claims: Claims::default(),
+            backing: Backing::Adopted { _owner: owner },
         }
     }
 
@@ -224,6 +230,10 @@ impl Region {
         // SAFETY: the range lies in this region; the advices used here (huge pages,
         // populate) never change the bytes a reader sees.
         unsafe { mm::madvise(at.cast(), len, advice) }
+    }
+
+    pub(crate) fn claims(&self) -> &Claims {
+        &self.claims
     }
 
     /// Bytes.

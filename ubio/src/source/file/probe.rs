@@ -149,7 +149,11 @@ fn reads_direct(file: &OwnedFd) -> Result<bool> {
     let block = Region::anonymous(PAGE_BYTES, false)?;
     // SAFETY: the region is this function's alone.
     let read = unsafe { block.read_file(&[(0, PAGE_BYTES)], file, 0, false) };
-    Ok(read.is_ok())
+    // Only these say that the file takes no direct I/O; other failures are the load's to meet.
+    let refused = |cause: std::io::Error| {
+        matches!(cause.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
+    };
+    Ok(!read.is_err_and(refused))
 }
 
 /// Whether `RWF_NOWAIT` is taken. Only asked where it is not known: asking a file whose first

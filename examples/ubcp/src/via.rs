@@ -66,6 +66,12 @@ pub(crate) fn choose(
         one_file: model.files().len() == 1,
     };
     let asked = |via| Choice { via, reason: None };
+    if args.advanced.prefault && (wish.named || args.via == Via::Map) {
+        return Err(Failure::usage(
+            "--prefault has no meaning for memory that is reserved or mapped anyway",
+            "drop --prefault, or load to host: by another --via",
+        ));
+    }
     match args.via {
         Via::Auto => Ok(automatic(wish)),
         Via::Ub => Ok(asked(Way::Ub)),

@@ -54,6 +54,7 @@ pub(super) fn all(suite: &mut Suite, full: bool) {
         )))
     });
     suite.step("simulator", |suite| simulator(suite, SEEDS));
+    suite.step("simulator's teeth", planted);
     suite.step("instructions", |suite| {
         if run::which("valgrind").is_none() {
             return Ok(Outcome::Skipped("valgrind is not installed".into()));
@@ -109,6 +110,24 @@ fn simulator(suite: &Suite, seeds: &str) -> Result<Outcome> {
         "simulator",
         run::cargo().args(arguments).args(["--", "--seeds", seeds]),
     )
+}
+
+/// Every bug planted into the core must be found: a check that lost its hook would be silent.
+fn planted(suite: &Suite) -> Result<Outcome> {
+    let arguments = [
+        "run",
+        "--release",
+        "--package",
+        "ubio-testkit",
+        "--features",
+        "planted-bugs",
+        "--bin",
+        "ubio-sim",
+        "--",
+        "--plant",
+        "all",
+    ];
+    suite.passes("planted", run::cargo().args(arguments))
 }
 
 /// Licences, banned crates and sources. Advisories need a database from the network: not here.

@@ -4,6 +4,7 @@ mod bad_gguf;
 mod bad_input;
 mod interrupted;
 mod models;
+mod outputs;
 mod peers;
 mod places;
 mod program;

@@ -50,6 +50,8 @@ fn what_does_not_go_together_is_refused_with_a_remedy() {
             &["--tensors"],
         ),
         (&path, &shm, &["--via=map"], &["host:"]),
+        (&path, &shm, &["--prefault"], &["--prefault"]),
+        (&path, &host, &["--via=map", "--prefault"], &["--prefault"]),
         (&path, &host, &["--via=map", "--align=256"], &["--align"]),
         (&path, &host, &["--via=map", "--route=direct"], &["--route"]),
         (&path, &host, &["--via=map", "--trace=t"], &["--trace"]),

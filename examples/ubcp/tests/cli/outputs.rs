@@ -1,0 +1,94 @@
+//! What the tool writes to, and what it must never write over: devices, pipes, its own source.
+//! And sizes that are not to be had.
+
+use std::os::unix::fs::FileTypeExt;
+
+use crate::models::{entries, entry, safetensors, write};
+use crate::program::{Name, args, folder, ubcp};
+
+#[test]
+fn a_pipe_is_no_file_to_write() {
+    let folder = folder();
+    let source = folder.path().join("model.safetensors");
+    write(&source, &safetensors(&entries()));
+    let name = Name::new("to-a-pipe");
+    ubcp(args![source, name.arg()]).well();
+    let pipe = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo starts").success());
+    ubcp(args![name.arg(), pipe]).failed(4, &["pipe"]);
+    let kept = std::fs::symlink_metadata(&pipe).expect("it is still there");
+    assert!(kept.file_type().is_fifo());
+    ubcp(args![name.arg(), "/dev/null"]).failed(4, &["/dev/null", "device"]);
+    let kept = std::fs::symlink_metadata("/dev/null").expect("it is still there");
+    assert!(kept.file_type().is_char_device());
+}
+
+#[test]
+fn a_trace_is_not_written_over_the_source() {
+    let folder = folder();
+    let source = folder.path().join("model.safetensors");
+    let bytes = safetensors(&entries());
+    write(&source, &bytes);
+    let hard = folder.path().join("hard");
+    std::fs::hard_link(&source, &hard).expect("link");
+    let soft = folder.path().join("soft");
+    std::os::unix::fs::symlink(&source, &soft).expect("link");
+    for trace in [&source, &hard, &soft] {
+        ubcp(args![source, "host:", "--trace", trace]).failed(2, &["--trace"]);
+        assert!(
+            std::fs::read(&source).expect("read") == bytes,
+            "{}",
+            trace.display()
+        );
+    }
+    ubcp(args![source, "host:", "--trace", "/dev/null", "--quiet"]).well();
+}
+
+#[test]
+fn a_list_takes_names_of_any_length() {
+    let folder = folder();
+    let source = folder.path().join("model.safetensors");
+    let long = "n".repeat(70_000);
+    write(
+        &source,
+        &safetensors(&[entry(&long, "U8", 1, &[3]), entry("short", "U8", 1, &[1])]),
+    );
+    let said = ubcp(args!["--list", source]).well();
+    let short = said.out.lines().find(|line| line.starts_with("short"));
+    assert!(short.expect("its row").len() < 500);
+}
+
+#[test]
+fn more_memory_than_there_is_is_an_error_before_the_load() {
+    let folder = folder();
+    let source = folder.path().join("large.bin");
+    let made = std::fs::File::create(&source).and_then(|file| file.set_len(15 << 40));
+    if made.is_err() {
+        eprintln!("skipped: this file system has no files of 15 TiB");
+        return;
+    }
+    for via in ["ub", "in-place"] {
+        ubcp(args![source, "host:", "--via", via]).failed(4, &["needed", "available"]);
+    }
+}
+
+#[test]
+fn direct_by_name_where_nothing_is_direct_is_counted() {
+    let folder = folder();
+    let source = folder.path().join("model.safetensors");
+    write(&source, &safetensors(&entries()));
+    let name = Name::new("memory");
+    ubcp(args![source, name.arg()]).well();
+    let reasons = |more: &[&str]| {
+        let mut args = args![name.arg(), "host:", "--json"].to_vec();
+        args.extend(more.iter().map(Into::into));
+        let said = ubcp(&args).well().json();
+        said["fallbacks"].to_string()
+    };
+    assert!(reasons(&["--route=direct"]).contains("no_direct_io"));
+    assert!(
+        !reasons(&[]).contains("no_direct_io"),
+        "a copy is the best way there"
+    );
+}

@@ -26,7 +26,7 @@ use crate::vram::{Vram, VramBuffer, VramDone, VramWork, WindowsId};
 use crate::window::WindowMemory;
 use crate::workers::Workers;
 
-use self::measure::{Measured, Timing, histogram};
+use self::measure::{Measured, Submitted, Timing, histogram};
 use self::streams::Stream;
 
 mod measure;
@@ -95,6 +95,8 @@ pub(crate) struct Driver {
     measured: Measured,
     trace: Option<Trace>,
     start: Instant,
+    /// Commands with the source.
+    submitted: Vec<Submitted>,
     completions: Vec<Completion>,
     done: Vec<VramDone>,
     /// Operations of the copy engine under way.
@@ -152,6 +154,7 @@ impl Driver {
                 windows,
             }),
             start: Instant::now(),
+            submitted: Vec::with_capacity(parts.limits.depth.into()),
             completions: Vec::new(),
             done: Vec::new(),
             copies: 0,
@@ -321,9 +324,12 @@ impl Driver {
         self.parts.vram.poll(&mut self.done);
         let moved = !self.completions.is_empty() || !self.done.is_empty();
         let now = self.now();
-        for completion in self.completions.drain(..) {
-            self.core.on_fill(completion.token, completion.result, now);
+        for index in 0..self.completions.len() {
+            let Completion { token, result } = self.completions[index];
+            self.completed(token, result, now);
+            self.core.on_fill(token, result, now);
         }
+        self.completions.clear();
         for index in 0..self.done.len() {
             let VramDone { id, result } = self.done[index];
             self.copies -= 1;
@@ -496,6 +502,11 @@ impl Driver {
             }
         };
         let object = stream.objects[object.0 as usize];
+        self.submitted.push(Submitted {
+            token,
+            lease,
+            at: now,
+        });
         let command = FillCommand {
             token,
             object,

@@ -2,10 +2,9 @@
 
 /// Windows of the default pool.
 pub const DEFAULT_WINDOWS: u16 = 8;
-/// Bytes of a default window.
-pub const DEFAULT_WINDOW_BYTES: u32 = 4 << 20;
-/// Most bytes a default pool may take, bytes.
-pub const MAX_DEFAULT_POOL_BYTES: u64 = 64 << 20;
+/// Bytes of a default window. The default pool stays within a processor's last-level cache:
+/// what was just read is then copied from there, and reads do not wait for memory.
+pub const DEFAULT_WINDOW_BYTES: u32 = 1 << 20;
 /// Default alignment of placed tensors, bytes.
 pub const DEFAULT_ALIGN_BYTES: u64 = 256;
 /// Fills under way that land at their destination (in place, or copied from the page cache).
@@ -17,7 +16,7 @@ pub const MAX_COMMAND_BYTES: u32 = 4 << 20;
 /// Direct reads are cut to this at first, bytes.
 pub const FIRST_COMMAND_BYTES: u32 = 1 << 20;
 /// Direct reads in flight at first.
-pub const FIRST_DEPTH: u16 = 8;
+pub const FIRST_DEPTH: u16 = 4;
 /// Threads that read where there is no io_uring.
 pub const READ_THREADS: usize = 8;
 /// Most registered files.
@@ -26,7 +25,7 @@ pub const MAX_REGISTERED_FILES: u32 = 1024;
 pub const MAX_REGISTERED_BUFFERS: u16 = 4096;
 /// Streams at once in one engine.
 pub const STREAMS: u16 = 256;
-/// Bytes between two wanted ranges that are read along rather than skipped, bytes.
+/// Bytes between two wanted ranges that are read along rather than skipped.
 pub const MAX_GAP_BYTES: u64 = 128 << 10;
 /// Copies up to this run where they are asked for instead of with a worker: handing one over
 /// costs as much, bytes.

@@ -149,7 +149,7 @@ pub struct Report {
     pub in_flight: InFlight,
     /// What was waited for.
     pub stalls: Stalls,
-    /// From lease to landed, per window or ticket.
+    /// From submission to completion, per command.
     pub fill_latency: Latency,
     /// From landed to visible, per window.
     pub flush_latency: Latency,

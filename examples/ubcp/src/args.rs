@@ -209,6 +209,10 @@ pub(crate) struct Advanced {
     )]
     pub(crate) depth: u16,
 
+    /// Keep --command-size and --depth instead of adapting them to the device
+    #[arg(long)]
+    pub(crate) no_tune: bool,
+
     /// Threads that copy [default: by the number of cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) workers: Option<u16>,

@@ -172,7 +172,7 @@ fn open(args: &Args) -> Result<Engine, Failure> {
             advanced.command_size.min(advanced.window_size),
             advanced.depth,
         )
-        .adaptive(true)
+        .adaptive(!advanced.no_tune)
         .huge_pages(!advanced.no_huge)
         .io_uring(!advanced.no_uring)
         .traced(args.trace.is_some());

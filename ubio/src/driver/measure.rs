@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
-use ubio_core::{Lease, Nanos};
+use ubio_core::{FillError, Lease, Nanos, Token};
 
 use super::Driver;
 use crate::stats::{InFlight, Latency, Reason, Report, Stalls, WindowUse};
@@ -26,7 +26,35 @@ pub(super) struct Measured {
     pub(super) core: ubio_core::Stats,
 }
 
+/// A command with the source.
+#[derive(Clone, Copy)]
+pub(super) struct Submitted {
+    pub(super) token: Token,
+    pub(super) lease: Lease,
+    pub(super) at: Nanos,
+}
+
 impl Driver {
+    /// Notes the end of a command. In place each command is a span of its own; those into
+    /// windows are shown as one when the window has landed.
+    pub(super) fn completed(&mut self, token: Token, result: Result<u32, FillError>, now: Nanos) {
+        let found = self
+            .submitted
+            .iter()
+            .position(|submitted| submitted.token == token);
+        let Some(Submitted { lease, at, .. }) =
+            found.map(|index| self.submitted.swap_remove(index))
+        else {
+            return;
+        };
+        let micros = now.0.saturating_sub(at.0) / 1000;
+        self.measured.fills.saturating_record(micros.max(1));
+        if lease.id.0 >= self.parts.limits.windows {
+            let bytes = result.map_or(0, u64::from);
+            self.span(Activity::Fill, Some(lease), at, now, bytes);
+        }
+    }
+
     pub(super) fn timing(&self, lease: Lease) -> Timing {
         self.timings[usize::from(lease.id.0)]
     }
@@ -48,9 +76,6 @@ impl Driver {
         let timing = &mut self.timings[usize::from(lease.id.0)];
         timing.landed = now;
         let leased = timing.leased;
-        self.measured
-            .fills
-            .saturating_record((now.0.saturating_sub(leased.0) / 1000).max(1));
         self.span(Activity::Fill, Some(lease), leased, now, bytes);
     }
 

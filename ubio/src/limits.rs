@@ -16,7 +16,7 @@ pub const MAX_COMMAND_BYTES: u32 = 4 << 20;
 /// Direct reads are cut to this at first, bytes.
 pub const FIRST_COMMAND_BYTES: u32 = 1 << 20;
 /// Direct reads in flight at first.
-pub const FIRST_DEPTH: u16 = 4;
+pub const FIRST_DEPTH: u16 = 3;
 /// Threads that read where there is no io_uring.
 pub const READ_THREADS: usize = 8;
 /// Most registered files.

@@ -4,3 +4,4 @@
 pub(crate) mod claim;
 pub mod lease;
 pub mod memory;
+pub(crate) mod stream;

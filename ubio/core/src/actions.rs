@@ -27,10 +27,11 @@ impl Core {
         if self.stats.in_flight.now >= self.depth + over {
             return None;
         }
+        self.arm_window();
         self.next_command(now)
     }
 
-    /// Everything but commands, and the arming that commands need.
+    /// Everything but commands and the windows for them.
     fn next_but_commands(&mut self) -> Option<Action> {
         if let Some(action) = self.next_news() {
             return Some(action);
@@ -56,7 +57,8 @@ impl Core {
                 lease: self.table.lease(id),
             });
         }
-        self.arm_all();
+        // Tickets as far as they go: destinations are prepared ahead of the reads.
+        while self.table.has_free(Kind::Ticket) && self.arm_next(Kind::Ticket) {}
         if let Some(id) = self.to_prepare.pop() {
             self.table.set_state(id, State::Preparing);
             let slot = &self.table[id];
@@ -124,18 +126,17 @@ impl Core {
         }
     }
 
-    /// Arms what can be armed: tickets as far as they go, since destinations are prepared
-    /// ahead of the reads; windows only when none waits for its first command, so that a
-    /// window is promised to a stream no earlier than it is of use.
+    /// Arms a window when none waits for its first command: no earlier than the source has
+    /// room for that, so that no window is promised to a stream before it is of use, and few
+    /// windows, which stay in the cache, serve where few are enough.
     #[inline]
-    fn arm_all(&mut self) {
-        loop {
-            while self.table.has_free(Kind::Ticket) && self.arm_next(Kind::Ticket) {}
-            let promised = self.table.windows_in(State::Armed) > 0;
-            if promised || !self.table.has_free(Kind::Window) || !self.arm_next(Kind::Window) {
-                return;
-            }
+    fn arm_window(&mut self) {
+        if self.table.windows_in(State::Armed) == 0
+            && self.table.has_free(Kind::Window)
+            && self.arm_next(Kind::Window)
+        {
             // The stream may want a ticket next.
+            self.stirred = true;
         }
     }
 
@@ -256,8 +257,6 @@ impl Core {
         if slot.state == State::Armed {
             slot.touched = true;
             self.table.set_state(id, State::Filling);
-            // Another window may be armed now.
-            self.stirred = true;
         }
         Some(action)
     }

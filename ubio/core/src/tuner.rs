@@ -12,8 +12,6 @@ const GLANCE_COMPLETIONS: u32 = 8;
 const GLANCE_BYTES: u64 = 8 << 20;
 /// Smallest and largest command to try, bytes.
 const COMMAND_BYTES: (u32, u32) = (256 << 10, 4 << 20);
-/// Most bytes in flight to try.
-const IN_FLIGHT_BYTES: u64 = 32 << 20;
 /// Fewest commands in flight: with one, the device idles between two.
 const MIN_DEPTH: u16 = 2;
 /// Epochs at a point before a neighbour of it is tried.
@@ -37,6 +35,8 @@ pub struct TunerLimits {
     pub command_bytes_max: u32,
     /// Most commands in flight.
     pub depth_max: u16,
+    /// Most bytes in flight to try.
+    pub in_flight_bytes_max: u64,
     /// What the size of a command must be a multiple of, bytes; a power of two.
     pub alignment: u32,
 }
@@ -303,7 +303,7 @@ impl Tuner {
             && (!resized || setting.command_bytes.is_multiple_of(self.limits.alignment))
             && (MIN_DEPTH..=self.limits.depth_max).contains(&setting.depth);
         let grows = setting.in_flight_bytes() > self.at.in_flight_bytes();
-        let bounded = !grows || setting.in_flight_bytes() <= IN_FLIGHT_BYTES;
+        let bounded = !grows || setting.in_flight_bytes() <= self.limits.in_flight_bytes_max;
         (sized && fits && bounded).then_some(setting)
     }
 

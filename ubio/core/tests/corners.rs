@@ -97,9 +97,9 @@ fn windows_that_wait_to_be_lent_wait_for_the_source() {
 fn a_destination_is_prepared_while_the_depth_is_used_up() {
     let landings = [Landing::Window, Landing::Window, Landing::Destination];
     let (mut core, _) = machine(2, plan(&landings, None));
-    core.set_depth(1);
+    core.set_depth(2);
     command(&mut core);
-    // The second window is armed without a command; the stream's next fill needs none.
+    command(&mut core);
     let action = core.next_action(NOW);
     assert!(
         matches!(action, Some(Action::Prepare { fill: 2, .. })),

@@ -368,9 +368,7 @@ impl Region {
         let to = self.address(offset, len_bytes);
         let at = from.address(from_offset, len_bytes);
         // SAFETY: both in bounds (checked); not overlapping and not shared by contract.
-        unsafe {
-            std::ptr::copy_nonoverlapping(at, to, usize::try_from(len_bytes).expect("64-bit"))
-        }
+        unsafe { super::stream::copy(at, to, usize::try_from(len_bytes).expect("64-bit")) }
     }
 
     /// Copies a slice into this region.

@@ -2,14 +2,13 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use memmap2::{Advice, MmapMut};
 
+use super::floor;
 use crate::repo;
 
 /// Options of `xtask contender`.
@@ -37,7 +36,22 @@ enum Which {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// Touch that much memory and give it back: every contender then finds the same state
+    /// The floor for reads through buffers: read direct into a few buffers, copy them to fresh
+    /// memory on huge pages, and nothing else
+    FloorBuffers {
+        /// Files to read
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// The floor for reads in place: fault fresh memory in on huge pages, read direct into it,
+    /// and nothing else
+    FloorInPlace {
+        /// Files to read
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Touch that much memory and give it back, on huge pages, then on base pages: every
+    /// contender then finds the same state, whichever it takes
     Primer {
         /// How much
         #[arg(long)]
@@ -53,17 +67,16 @@ const PAGE_BYTES: usize = 4096;
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.which {
         Which::BufferedRead { files } => buffered_read(files)?,
-        Which::Floor { huge, files } => floor(files, *huge)?,
-        Which::Primer { bytes } => drop(touched(*bytes)?),
+        Which::Floor { huge, files } => floor::cached(files, *huge)?,
+        Which::FloorBuffers { files } => floor::through_buffers(files)?,
+        Which::FloorInPlace { files } => floor::in_place(files)?,
+        Which::Primer { bytes } => {
+            let bytes = usize::try_from(*bytes).context("too large for this machine")?;
+            touch(&mut floor::anonymous(bytes)?);
+            touch(&mut memmap2::MmapMut::map_anon(bytes)?);
+        }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Fresh memory with one byte written in every page.
-fn touched(bytes: u64) -> Result<Vec<u8>> {
-    let mut memory = vec![0; usize::try_from(bytes).context("too large for this machine")?];
-    touch(&mut memory);
-    Ok(std::hint::black_box(memory))
 }
 
 /// Writes one byte of every page.
@@ -93,60 +106,11 @@ fn buffered_read(files: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-fn floor(files: &[PathBuf], huge: bool) -> Result<()> {
-    let started = Instant::now();
-    let total: u64 = files.iter().map(size).sum::<Result<u64>>()?;
-    let mut memory = MmapMut::map_anon(usize::try_from(total)?)?;
-    if huge {
-        memory.advise(Advice::HugePage)?;
-    }
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    // Whole huge pages for each core.
-    let share = memory.len().div_ceil(cores).next_multiple_of(2 << 20);
-    std::thread::scope(|scope| {
-        for from in (0..memory.len()).step_by(share) {
-            let (memory, length) = (&memory, share.min(memory.len() - from));
-            scope.spawn(move || memory.advise_range(Advice::PopulateWrite, from, length));
-        }
-    });
-    // Every piece of every file with its place; dealt out in turn.
-    let mut shares: Vec<Vec<(File, u64, &mut [u8])>> = (0..cores).map(|_| Vec::new()).collect();
-    let mut rest = &mut memory[..];
-    for path in files {
-        let file = open(path)?;
-        let (mine, others) = rest.split_at_mut(usize::try_from(size(path)?)?);
-        for (number, piece) in mine.chunks_mut(PIECE_BYTES).enumerate() {
-            let offset = (number * PIECE_BYTES) as u64;
-            shares[number % cores].push((file.try_clone()?, offset, piece));
-        }
-        rest = others;
-    }
-    std::thread::scope(|scope| {
-        let copy = |pieces: Vec<(File, u64, &mut [u8])>| -> std::io::Result<()> {
-            pieces
-                .into_iter()
-                .try_for_each(|(file, at, piece)| file.read_exact_at(piece, at))
-        };
-        let workers: Vec<_> = shares
-            .into_iter()
-            .map(|pieces| scope.spawn(move || copy(pieces)))
-            .collect();
-        workers
-            .into_iter()
-            .try_for_each(|worker| match worker.join() {
-                Ok(copied) => copied.context("a file is shorter than it was"),
-                Err(_) => anyhow::bail!("a copying thread died"),
-            })
-    })?;
-    say(started, std::hint::black_box(memory).len());
-    Ok(())
-}
-
-fn open(path: &Path) -> Result<File> {
+pub(crate) fn open(path: &Path) -> Result<File> {
     File::open(path).with_context(|| format!("cannot open {}", path.display()))
 }
 
-fn size(path: impl AsRef<Path>) -> Result<u64> {
+pub(crate) fn size(path: impl AsRef<Path>) -> Result<u64> {
     let path = path.as_ref();
     let meta = std::fs::metadata(path);
     Ok(meta
@@ -155,7 +119,7 @@ fn size(path: impl AsRef<Path>) -> Result<u64> {
 }
 
 /// The line that the comparison reads, in the form all contenders share.
-fn say(started: Instant, bytes: usize) {
+pub(crate) fn say(started: Instant, bytes: usize) {
     let cpu = own_cpu();
     let line = serde_json::json!({
         "seconds": started.elapsed().as_secs_f64(),

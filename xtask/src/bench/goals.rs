@@ -1,6 +1,6 @@
 //! What the engine has to reach, and whether these samples show it.
 
-use super::roster::{BUFFERED, FLOORS, OURS, Sample};
+use super::roster::{BUFFERED, FLOORS_COLD, FLOORS_WARM, OURS, Sample};
 use super::rounds::{Results, Row, State};
 use super::stats::{self, Ratio};
 
@@ -28,6 +28,11 @@ pub(crate) fn standings(results: &Results) -> Vec<Standing> {
             let fio = results.baseline().filter(|row| row.is_fio);
             compare(results.row("ubcp --via ub"), fio, 0.97);
             compare(results.row("ubcp --via in-place"), fio, 0.97);
+            let [buffers, in_place] = FLOORS_COLD.map(|(name, _)| results.row(name));
+            compare(results.row("ubcp --via ub"), buffers, 0.95);
+            compare(results.row("ubcp --via in-place"), in_place, 0.95);
+            compare(results.row("ubcp --via ub --prefault"), fio, 0.97);
+            compare(results.row("ubcp --via in-place --prefault"), fio, 0.97);
             compare(ours, results.row("ubcp --via ub"), 1.0);
             compare(ours, results.row("ubcp --via in-place"), 1.0);
         }
@@ -74,7 +79,8 @@ fn is_peer(row: &Row) -> bool {
 }
 
 fn is_floor(row: &Row) -> bool {
-    FLOORS.iter().any(|(name, _)| *name == row.name)
+    let mut floors = FLOORS_COLD.iter().chain(&FLOORS_WARM);
+    floors.any(|(name, _)| *name == row.name)
 }
 
 fn fastest<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {

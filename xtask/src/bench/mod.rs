@@ -5,6 +5,7 @@
 //! ratio over pairs of the same round.
 
 pub(crate) mod contender;
+mod floor;
 mod goals;
 mod machine;
 mod peers;
@@ -19,7 +20,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use self::roster::{BUFFERED, Contender, FLOORS, How, Subject, UBCP_COLD, UBCP_WARM};
+use self::roster::{
+    BUFFERED, Contender, FLOORS_COLD, FLOORS_WARM, How, Subject, UBCP_COLD, UBCP_WARM,
+};
 use self::rounds::{Plan, State};
 use crate::{cache, fio, model, ubcp};
 
@@ -173,12 +176,12 @@ fn plan(args: &Args, state: State, subject: &Subject, peers: &peers::Peers) -> R
         .map(|(name, options)| Contender::new(*name, How::Ubcp(options)))
         .collect();
     contenders.push(Contender::new(BUFFERED, How::Own(&["buffered-read"])));
-    if state == State::Warm {
-        let floors = FLOORS
-            .iter()
-            .map(|(name, words)| Contender::new(*name, How::Own(words)));
-        contenders.extend(floors);
-    }
+    let floors = match state {
+        State::Cold => FLOORS_COLD,
+        State::Warm => FLOORS_WARM,
+    };
+    let floors = floors.map(|(name, words)| Contender::new(name, How::Own(words)));
+    contenders.extend(floors);
     contenders.extend(peers.contenders.iter().cloned());
     contenders.retain(|contender| args.wants(&contender.name));
     if state == State::Cold && args.wants("fio") {

@@ -115,9 +115,15 @@ pub(crate) const OURS: &str = "ubcp --via auto";
 pub(crate) const BUFFERED: &str = "buffered read, fresh memory";
 
 /// The least that filling memory of one's own takes here, on either size of page.
-pub(crate) const FLOORS: [(&str, &[&str]); 2] = [
+pub(crate) const FLOORS_WARM: [(&str, &[&str]); 2] = [
     ("floor: fault in, then copy, on all cores", &["floor"]),
     ("floor on transparent huge pages", &["floor", "--huge"]),
+];
+
+/// The same from storage: through buffers, and in place.
+pub(crate) const FLOORS_COLD: [(&str, &[&str]); 2] = [
+    ("floor: read, fault, copy", &["floor-buffers"]),
+    ("floor: fault, read in place", &["floor-in-place"]),
 ];
 
 /// What is loaded, and with which `ubcp`.
@@ -232,6 +238,18 @@ fn line_sample(command: &mut Command) -> Result<Sample> {
         cpu_sys_s: line.cpu_sys.unwrap_or(finished.cpu_sys_s),
         peak_rss_bytes: peak.saturating_sub(line.base_rss),
     })
+}
+
+/// Brings the programs that are compared into memory.
+pub(crate) fn page_in(subject: &Subject) -> Result<()> {
+    let mut programs = vec![Command::new(&subject.ubcp), own(&[])?];
+    if fio::is_installed() {
+        programs.push(Command::new("fio"));
+    }
+    for program in &mut programs {
+        run::captured(program.arg("--help")).context("a contender does not start")?;
+    }
+    Ok(())
 }
 
 /// Touches and frees memory in a process of its own.

@@ -146,6 +146,8 @@ fn once(contender: &Contender, subject: &Subject, state: State, primer: u64) -> 
         State::Cold => cache::cool(contender.files(subject), cache::Cooling::DropCaches)?,
         State::Warm => cache::warm(contender.files(subject))?,
     }
+    // Programs do not have to be read from storage, whatever was dropped.
+    roster::page_in(subject)?;
     roster::prime(primer)?;
     roster::sample(contender, subject)
 }

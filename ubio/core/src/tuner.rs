@@ -147,10 +147,15 @@ impl Tuner {
 
     /// A command came back whole. `saturated`: the source had as much to do as the depth
     /// allows ever since the completion before; otherwise the time tells nothing of the
-    /// device, and does not count. Gives the setting to be used from now on when it changes.
+    /// device, and does not count, nor do the commands that were in flight then. Gives the
+    /// setting to be used from now on when it changes.
     #[inline]
     pub fn on_completed(&mut self, bytes: u32, saturated: bool, now: Nanos) -> Option<Setting> {
-        if !saturated || now <= self.uncounted {
+        if !saturated {
+            self.settling = self.settling.max(u32::from(self.setting().depth));
+            return self.skip(now);
+        }
+        if now <= self.uncounted {
             return self.skip(now);
         }
         self.clock = now;

@@ -211,6 +211,26 @@ fn time_that_the_source_idled_does_not_count() {
     assert_eq!(tuner.setting(), HINT);
 }
 
+/// After the source idled, what was in flight comes back at once: as if it were fast, and the
+/// deeper the faster.
+#[test]
+fn what_was_in_flight_while_the_source_idled_does_not_count() {
+    let mut tuner = Tuner::new(LIMITS, HINT.command_bytes, HINT.depth);
+    let mut now = 0;
+    for _ in 0..20_000 {
+        let Setting {
+            command_bytes,
+            depth,
+        } = tuner.setting();
+        now += 4_000_000;
+        for completion in 0..depth {
+            now += 10_000;
+            tuner.on_completed(command_bytes, completion > 0, Nanos(now));
+        }
+        assert_eq!(tuner.setting(), HINT);
+    }
+}
+
 #[test]
 fn a_trial_that_starves_is_given_up() {
     let mut tuner = Tuner::new(LIMITS, HINT.command_bytes, HINT.depth);

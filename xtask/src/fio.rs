@@ -86,6 +86,13 @@ set -- "$file"
 exit $code
 "#;
 
+/// The head of a command that runs with so many more huge pages of 2 MiB reserved.
+pub(crate) fn with_huge_pages(pages: u64) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", WITH_HUGE_PAGES, "sh", HUGE_PAGES, &pages.to_string()]);
+    command
+}
+
 /// Reads the files once, one after the other.
 pub(crate) fn read(config: Config, files: &[PathBuf]) -> Result<Outcome> {
     let names: Vec<String> = files
@@ -114,8 +121,7 @@ pub(crate) fn read(config: Config, files: &[PathBuf]) -> Result<Outcome> {
     if config.huge {
         arguments.push("--iomem=shmhuge".into());
         let pages = (config.block_kib * config.depth).div_ceil(2048) + 2;
-        command = Command::new("sh");
-        command.args(["-c", WITH_HUGE_PAGES, "sh", HUGE_PAGES, &pages.to_string()]);
+        command = with_huge_pages(pages);
         command.args(&arguments);
     } else {
         command = Command::new(&arguments[0]);

@@ -56,6 +56,10 @@ enum Which {
         /// How much
         #[arg(long)]
         bytes: u64,
+
+        /// Reserved huge pages only
+        #[arg(long)]
+        reserved: bool,
     },
 }
 
@@ -70,8 +74,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Which::Floor { huge, files } => floor::cached(files, *huge)?,
         Which::FloorBuffers { files } => floor::through_buffers(files)?,
         Which::FloorInPlace { files } => floor::in_place(files)?,
-        Which::Primer { bytes } => {
+        Which::Primer { bytes, reserved } => {
             let bytes = usize::try_from(*bytes).context("too large for this machine")?;
+            if *reserved {
+                let mut options = memmap2::MmapOptions::new();
+                touch(&mut options.len(bytes).huge(Some(21)).map_anon()?);
+                return Ok(ExitCode::SUCCESS);
+            }
             touch(&mut floor::anonymous(bytes)?);
             touch(&mut memmap2::MmapMut::map_anon(bytes)?);
         }

@@ -39,7 +39,7 @@ struct Piece<'a> {
 /// Pages cached: fault all in on every core, then copy the files on every core.
 pub(crate) fn cached(paths: &[PathBuf], huge: bool) -> Result<()> {
     let started = Instant::now();
-    let files = files(paths, |path| open(path))?;
+    let files = files(paths, open)?;
     let mut memory = memory(&files, huge)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     // Whole huge pages for each core.

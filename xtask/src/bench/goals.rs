@@ -1,6 +1,6 @@
 //! What the engine has to reach, and whether these samples show it.
 
-use super::roster::{BUFFERED, FLOORS_COLD, FLOORS_WARM, OURS, Sample};
+use super::roster::{BUFFERED, FLOORS_COLD, FLOORS_WARM, OURS, Sample, UBCP_RESERVED};
 use super::rounds::{Results, Row, State};
 use super::stats::{self, Ratio};
 
@@ -31,6 +31,9 @@ pub(crate) fn standings(results: &Results) -> Vec<Standing> {
             let [buffers, in_place] = FLOORS_COLD.map(|(name, _)| results.row(name));
             compare(results.row("ubcp --via ub"), buffers, 0.95);
             compare(results.row("ubcp --via in-place"), in_place, 0.95);
+            for (name, _) in UBCP_RESERVED {
+                compare(results.row(name), fio, 0.97);
+            }
             compare(results.row("ubcp --via ub --prefault"), fio, 0.97);
             compare(results.row("ubcp --via in-place --prefault"), fio, 0.97);
             compare(ours, results.row("ubcp --via ub"), 1.0);

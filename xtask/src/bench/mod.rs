@@ -21,7 +21,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail, ensure};
 
 use self::roster::{
-    BUFFERED, Contender, FLOORS_COLD, FLOORS_WARM, How, Subject, UBCP_COLD, UBCP_WARM,
+    BUFFERED, Contender, FLOORS_COLD, FLOORS_WARM, How, Subject, UBCP_COLD, UBCP_RESERVED,
+    UBCP_WARM,
 };
 use self::rounds::{Plan, State};
 use crate::{cache, fio, model, ubcp};
@@ -175,6 +176,11 @@ fn plan(args: &Args, state: State, subject: &Subject, peers: &peers::Peers) -> R
         .iter()
         .map(|(name, options)| Contender::new(*name, How::Ubcp(options)))
         .collect();
+    if state == State::Cold && fio::can_reserve_huge_pages() {
+        let reserved =
+            UBCP_RESERVED.map(|(name, options)| Contender::new(name, How::UbcpReserved(options)));
+        contenders.extend(reserved);
+    }
     contenders.push(Contender::new(BUFFERED, How::Own(&["buffered-read"])));
     let floors = match state {
         State::Cold => FLOORS_COLD,

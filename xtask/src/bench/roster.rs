@@ -43,6 +43,8 @@ impl Sample {
 pub(crate) enum How {
     Fio(fio::Config),
     Ubcp(&'static [&'static str]),
+    /// The same with destination and windows on reserved huge pages, which were touched once.
+    UbcpReserved(&'static [&'static str]),
     /// A subcommand of `xtask contender`, and its options.
     Own(&'static [&'static str]),
     /// A program that prints one JSON line, as `benches/peers/common.py` describes it.
@@ -89,6 +91,16 @@ pub(crate) const UBCP_COLD: [(&str, &[&str]); 7] = [
     (
         "ubcp --via ub --route traditional",
         &["--via", "ub", "--route", "traditional"],
+    ),
+];
+
+/// Those whose destination's page faults vary least: the host of a virtual machine leaves
+/// reserved pages alone.
+pub(crate) const UBCP_RESERVED: [(&str, &[&str]); 2] = [
+    ("ubcp --via ub, reserved huge pages", &["--via", "ub"]),
+    (
+        "ubcp --via in-place, reserved huge pages",
+        &["--via", "in-place"],
     ),
 ];
 
@@ -177,19 +189,15 @@ pub(crate) fn sample(contender: &Contender, subject: &Subject) -> Result<Sample>
                 peak_rss_bytes: outcome.peak_rss_bytes,
             })
         }
-        How::Ubcp(options) => {
-            let mut command = ubcp::load_command(&subject.ubcp, options, &subject.source, "host:");
-            let finished = run::captured(&mut command)?;
-            let report = ubcp::parse(&finished.stdout)
-                .with_context(|| format!("`{}` printed no report", run::typed(&command)))?;
-            Ok(Sample {
-                bytes: report.bytes,
-                seconds: report.seconds,
-                process_seconds: finished.wall.as_secs_f64(),
-                cpu_user_s: report.cpu_seconds.user,
-                cpu_sys_s: report.cpu_seconds.sys,
-                peak_rss_bytes: report.peak_rss_bytes,
-            })
+        How::Ubcp(options) => ubcp_sample(ubcp::load_command(
+            &subject.ubcp,
+            options,
+            &subject.source,
+            "host:",
+        )),
+        How::UbcpReserved(options) => {
+            let load = ubcp::load_command(&subject.ubcp, options, &subject.source, "host:");
+            ubcp_sample(reserved(&load, subject.bytes)?)
         }
         How::Own(words) => {
             let mut command = own(words)?;
@@ -211,6 +219,36 @@ pub(crate) fn sample(contender: &Contender, subject: &Subject) -> Result<Sample>
             line_sample(&mut command)
         }
     }
+}
+
+fn ubcp_sample(mut command: Command) -> Result<Sample> {
+    let finished = run::captured(&mut command)?;
+    let report = ubcp::parse(&finished.stdout)
+        .with_context(|| format!("`{}` printed no report", run::typed(&command)))?;
+    Ok(Sample {
+        bytes: report.bytes,
+        seconds: report.seconds,
+        process_seconds: finished.wall.as_secs_f64(),
+        cpu_user_s: report.cpu_seconds.user,
+        cpu_sys_s: report.cpu_seconds.sys,
+        peak_rss_bytes: report.peak_rss_bytes,
+    })
+}
+
+/// The load on reserved huge pages, enough for `bytes`, a pool and the rounding of either.
+fn reserved(load: &Command, bytes: u64) -> Result<Command> {
+    const SLACK_BYTES: u64 = 96 << 20;
+    let bytes = (bytes + SLACK_BYTES).next_multiple_of(2 << 20);
+    let mut command = fio::with_huge_pages(bytes >> 21);
+    command.args(["sh", "-c"]);
+    command.arg(format!(
+        r#""$0" contender primer --reserved --bytes {bytes} && exec "$@""#
+    ));
+    command
+        .arg(std::env::current_exe().context("cannot find myself")?)
+        .arg(load.get_program())
+        .args(load.get_args());
+    Ok(command)
 }
 
 /// `xtask contender NAME`, as a process of its own.

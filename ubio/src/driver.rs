@@ -414,23 +414,7 @@ impl Driver {
                 lease,
                 stream,
                 fill,
-            } => {
-                let plan = Arc::clone(&self.stream(stream).plan);
-                let bytes = plan.fills[fill as usize].expected.into();
-                self.landed(lease, bytes, now);
-                let range = (self.window_offset(lease), bytes);
-                let region = self.parts.windows.region();
-                // SAFETY: the core gave the window to the caller until it is returned.
-                let window =
-                    unsafe { lend_window(region, range, lease, &self.returns, &self.waker) };
-                let last = fill as usize + 1 == plan.fills.len();
-                let stream = self.stream(stream);
-                stream.ending.0.lend(LentFill { window, plan, fill });
-                if last {
-                    // Lent in order: the caller has all of it, however long it is held.
-                    stream.ending.0.finish(stream.check_unchanged());
-                }
-            }
+            } => self.lend(lease, stream, fill, now),
             Action::Scrub { lease } => {
                 let work = VramWork::Scrub {
                     windows: self.parts.vram_windows,
@@ -448,7 +432,28 @@ impl Driver {
                     .sum();
                 stream.ending.0.show(to.0, bytes);
             }
-            Action::Finished { stream, outcome } => self.finish(stream, outcome),
+            Action::Finished {
+                stream,
+                outcome,
+                fallbacks,
+            } => self.finish(stream, outcome, fallbacks),
+        }
+    }
+
+    fn lend(&mut self, lease: Lease, stream: ubio_core::StreamId, fill: u32, now: Nanos) {
+        let plan = Arc::clone(&self.stream(stream).plan);
+        let bytes = plan.fills[fill as usize].expected.into();
+        self.landed(lease, bytes, now);
+        let range = (self.window_offset(lease), bytes);
+        let region = self.parts.windows.region();
+        // SAFETY: the core gave the window to the caller until it is returned.
+        let window = unsafe { lend_window(region, range, lease, &self.returns, &self.waker) };
+        let last = fill as usize + 1 == plan.fills.len();
+        let stream = self.stream(stream);
+        stream.ending.0.lend(LentFill { window, plan, fill });
+        if last {
+            // Lent in order: the caller has all of it, however long it is held.
+            stream.ending.0.finish(stream.check_unchanged());
         }
     }
 

@@ -59,13 +59,17 @@ pub enum Destination {
 pub struct LoadRequest {
     /// The opened model.
     pub model: Arc<Model>,
-    /// Which tensors, in the order compute wants them, and where each goes. An image placement (`placement.files` not empty) is read in place,
-    /// without windows; any other through windows.
+    /// Which tensors, in the order compute wants them, and where each goes. An image placement
+    /// (`placement.files` not empty) is read in place, without windows; any other through
+    /// windows.
     pub placement: Placement,
     /// The memory.
     pub destination: Destination,
     /// The way.
     pub routes: Routes,
+    /// Whether an image placement goes through windows too: faster where the destination is on
+    /// small pages, or where a virtual machine's host copies.
+    pub through_windows: bool,
     /// Whether anything less than the best way is an error.
     pub strict: bool,
     /// How far reads may run ahead of [`Load::consumed`], bytes; `None`: no bound.
@@ -80,6 +84,7 @@ impl LoadRequest {
             placement,
             destination: Destination::default(),
             routes: Routes::default(),
+            through_windows: false,
             strict: false,
             lookahead_bytes: None,
         }
@@ -207,7 +212,8 @@ impl Engine {
     /// handle.
     pub fn load(&self, request: LoadRequest) -> Result<Load> {
         self.check_process()?;
-        let in_place = !request.placement.files.is_empty();
+        let image = !request.placement.files.is_empty();
+        let in_place = image && !request.through_windows;
         let covered = destination::check(&request.model, &request.placement)?;
         let (buffer, used) = match request.destination {
             Destination::Host => (
@@ -230,7 +236,7 @@ impl Engine {
             Arc::clone(&claim),
             Arc::clone(&shared),
         );
-        let runs = if in_place {
+        let runs = if image {
             image_runs(&request.model, &request.placement)?
         } else {
             placed_runs(&request.model, &request.placement)

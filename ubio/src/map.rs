@@ -4,8 +4,8 @@
 //! What that costs: a mapped file that is cut while it is read kills the reader with SIGBUS.
 //! A read lease is taken where the kernel gives one, so that whoever wants to write the file
 //! is held until the lease thread has noticed; [`Mapped::is_intact`] tells. Where there is no
-//! lease ([`Mapped::unleased`]), keep others from truncating the file, or load a copy. The
-//! library installs no signal handler.
+//! lease ([`Mapped::unleased`]), keep others from truncating the file, or load a copy. That is
+//! why to map is unsafe and to load is not. The library installs no signal handler.
 //!
 //! unsafe: gives out slices of file mappings.
 #![expect(unsafe_code, reason = "gives out slices of read-only file mappings")]
@@ -50,7 +50,11 @@ impl Mapped {
     ///
     /// # Errors
     /// Unsupported (a file that cannot be mapped), Truncated, Changed, Io.
-    pub fn open(model: &Arc<Model>, plan: &Plan) -> Result<Self> {
+    ///
+    /// # Safety
+    /// While the value lives nobody cuts or writes the files. A lease tells of it, and holds
+    /// the writer for as long as the kernel waits for us; it cannot forbid it.
+    pub unsafe fn open(model: &Arc<Model>, plan: &Plan) -> Result<Self> {
         let mut ends = vec![0; model.files().len()];
         for &index in &plan.order {
             let tensor = &model.tensors()[index];
@@ -102,9 +106,8 @@ impl Mapped {
         self.order.iter().map(|&index| {
             let tensor = &self.model.tensors()[index];
             let bytes: &[u8] = match &self.regions[tensor.file.as_usize()] {
-                // SAFETY: the mapping is read-only, so nobody in this process writes it; that
-                // nobody else writes the file is what the lease is for, and what this
-                // module's head asks of the caller where there is none.
+                // SAFETY: the mapping is read-only, and nobody writes the file: promised to
+                // `open`.
                 Some(region) if tensor.len > 0 => unsafe {
                     region.bytes(tensor.offset, tensor.len)
                 },

@@ -5,7 +5,7 @@
 use ubio_core::{FillPlan, ItemIndex, Landing, ObjectId, Piece, Route, StreamPlan};
 
 use crate::limits::MAX_GAP_BYTES;
-use crate::source::file::probe::Residency;
+use crate::source::file::residency::Residency;
 
 /// Offsets, lengths and memory places of direct reads are multiples of this, bytes. Every
 /// file whose own alignment divides it can be read direct.
@@ -147,7 +147,7 @@ impl Cutter<'_> {
             (FileWay::Direct | FileWay::DirectOrWait, RoutePolicy::Direct) => {
                 self.fill(stretch, self.direct());
             }
-            (FileWay::Direct, RoutePolicy::Cached) => {
+            (FileWay::Direct, RoutePolicy::Cached) if self.residency(stretch) == Residency::Hot => {
                 let otherwise = Some((Route::Buffered, self.shape.landing));
                 self.fill(
                     stretch,
@@ -157,18 +157,19 @@ impl Cutter<'_> {
                     },
                 );
             }
-            // What the kernel says is there is read at the risk of waiting for it; what it does
-            // not know is not.
-            (FileWay::DirectOrWait, RoutePolicy::Cached) => {
+            (FileWay::Direct | FileWay::DirectOrWait, RoutePolicy::Cached) => {
                 self.fill(stretch, Way::new(Route::Buffered, self.shape.landing));
             }
+            // What the kernel says is there is read at the risk of waiting for it; what it does
+            // not know is not.
             (FileWay::DirectOrWait, RoutePolicy::Auto) => match self.residency(stretch) {
                 Residency::Hot => self.fill(stretch, Way::new(Route::Buffered, self.cached())),
                 _ => self.fill(stretch, self.direct()),
             },
             (FileWay::Direct, RoutePolicy::Auto) => match self.residency(stretch) {
-                Residency::Cold => self.fill(stretch, self.direct()),
-                Residency::Hot | Residency::Unknown => self.fill(stretch, self.hot()),
+                // To ask by reading would start readahead of what is not there: read twice.
+                Residency::Cold | Residency::Unknown => self.fill(stretch, self.direct()),
+                Residency::Hot => self.fill(stretch, self.hot()),
                 Residency::Mixed => self.mixed(stretch),
             },
         }

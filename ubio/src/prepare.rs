@@ -8,7 +8,8 @@ use fs_adapter::{Model, ModelFile, TensorIndex};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::{FileWay, Run, Shape, fills};
 use crate::source::Object;
-use crate::source::file::probe::{DirectIo, Probed, probe, residency};
+use crate::source::file::probe::{DirectIo, Probed, probe};
+use crate::source::file::residency::{Residency, Samples, residency};
 use crate::stats::Reason;
 use crate::sys::memory::{Pages, Region};
 
@@ -176,6 +177,16 @@ pub(crate) fn stream_plan(
             (way, file.len_bytes())
         })
         .collect();
-    let resident = |file, offset, len| residency(model_files[file as usize].file(), offset, len);
+    let samples: Vec<Samples> = probed.iter().map(|_file| Samples::default()).collect();
+    let resident = |file: u32, offset, len| {
+        let index = file as usize;
+        let model_file = &model_files[index];
+        match residency(model_file.file(), offset, len) {
+            Residency::Unknown if probed[index].resident_only => {
+                samples[index].residency(model_file.file(), model_file.len_bytes(), offset, len)
+            }
+            told => told,
+        }
+    };
     fills(runs, items, &files, shape, &resident)
 }

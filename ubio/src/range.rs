@@ -23,7 +23,8 @@ use crate::load::Shared;
 use crate::plan::{ALIGNMENT, Run, Shape};
 use crate::prepare::{direct_reasons, stream_plan};
 use crate::source::Object;
-use crate::source::file::probe::{DirectIo, Probed, Residency, probe, residency};
+use crate::source::file::probe::{DirectIo, Probed, probe};
+use crate::source::file::residency::{Residency, residency};
 use crate::sys::claim::Claim;
 use crate::vram::VramBuffer;
 

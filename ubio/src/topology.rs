@@ -1,5 +1,8 @@
-//! What the machine offers: cores this process may use, NUMA nodes. Reads sysfs and the
-//! affinity mask; missing files mean the plainest answer.
+//! What the machine offers: cores this process may use, what moves a disk's bytes, huge pages.
+//! Reads sysfs and the affinity mask; missing files mean the plainest answer.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 
 /// Cores this process may run on; at least 1.
 pub fn cores() -> usize {
@@ -10,4 +13,90 @@ pub fn cores() -> usize {
 /// eight (memory bandwidth is used up by then).
 pub fn copy_workers() -> usize {
     (cores().saturating_sub(1)).clamp(1, 8)
+}
+
+/// Whether a file lies on a paravirtual disk (virtio, Xen, Hyper-V), also below a mapped or
+/// striped device: its bytes are usually copied by the host's processors, through their
+/// caches, and not by a device's DMA.
+pub fn is_on_virtual_disk(file: &impl AsFd) -> bool {
+    let Ok(stat) = rustix::fs::fstat(file) else {
+        return false;
+    };
+    let (major, minor) = (
+        rustix::fs::major(stat.st_dev),
+        rustix::fs::minor(stat.st_dev),
+    );
+    let device = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    device
+        .canonicalize()
+        .is_ok_and(|device| is_virtual(&device))
+}
+
+/// A device's folder below `/sys/devices`.
+fn is_virtual(device: &Path) -> bool {
+    let buses = ["virtio", "vbd-", "vmbus"];
+    let named = |part: std::path::Component<'_>| {
+        let name = part.as_os_str().to_string_lossy();
+        buses.iter().any(|bus| name.starts_with(bus))
+    };
+    if device.components().any(named) {
+        return true;
+    }
+    // What lies below a mapped device; below itself no device lies.
+    std::fs::read_dir(device.join("slaves"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|below| below.path().canonicalize().ok())
+        .any(|below| is_virtual(&below))
+}
+
+/// Whether the kernel gives transparent huge pages to those who ask: for memory of a process,
+/// or for shared memory.
+pub fn gives_huge_pages(shared: bool) -> bool {
+    let name = if shared { "shmem_enabled" } else { "enabled" };
+    let path = format!("/sys/kernel/mm/transparent_hugepage/{name}");
+    let Ok(text) = std::fs::read_to_string(path) else {
+        return false;
+    };
+    let chosen = text
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
+    matches!(
+        chosen,
+        Some("always" | "madvise" | "advise" | "within_size" | "force")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_are_told_by_their_bus_also_below_mapped_ones() {
+        let folder = tempfile::tempdir().expect("folder");
+        let root = folder.path().canonicalize().expect("folder");
+        let make = |path: &str| {
+            let path = root.join(path);
+            std::fs::create_dir_all(&path).expect("folder");
+            path
+        };
+        let virtio = make("pci0000:00/0000:00:02.0/virtio1/block/vda");
+        let partition = make("pci0000:00/0000:00:02.0/virtio1/block/vda/vda1");
+        let nvme = make("pci0000:00/0000:01:00.0/nvme/nvme0/nvme0n1");
+        let link = |from: &Path, to: &str| {
+            let slaves = make(&format!("virtual/block/{to}/slaves"));
+            std::os::unix::fs::symlink(from, slaves.join("below")).expect("link");
+            root.join("virtual/block").join(to)
+        };
+        let mapped = link(&virtio, "dm-0");
+        let twice = link(&mapped, "dm-1");
+        let fast = link(&nvme, "dm-2");
+        for device in [&virtio, &partition, &mapped, &twice] {
+            assert!(is_virtual(device), "{}", device.display());
+        }
+        for device in [&nvme, &fast] {
+            assert!(!is_virtual(device), "{}", device.display());
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! The copy workers: flush windows, fault destinations in, copy from the page cache, zero.
-//! At most cores − 1 of them, fed by one queue; the ring thread takes a job itself when it
-//! has nothing else to do. They decide nothing.
+//! At most cores − 1 of them. The ring thread takes a copy itself when it has nothing else to
+//! do, but none that may wait for storage: those have a queue of their own. They decide
+//! nothing.
 //!
 //! unsafe: jobs touch window and destination memory through raw pointers.
 #![expect(
@@ -12,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded, select};
 use crossbeam_queue::ArrayQueue;
 use ubio_core::{FillError, FillErrorKind, Nanos, Piece, StreamPlan};
 
@@ -195,6 +196,19 @@ impl Work {
         }
     }
 
+    /// Whether it may wait for storage.
+    fn may_wait(&self) -> bool {
+        match self {
+            Self::ReadScatter { resident_only, .. } | Self::ReadRun { resident_only, .. } => {
+                !*resident_only
+            }
+            Self::Flush { .. }
+            | Self::Gather { .. }
+            | Self::Populate { .. }
+            | Self::Zero { .. } => false,
+        }
+    }
+
     fn run(&self) -> Result<u32, FillError> {
         match self {
             Self::Flush {
@@ -336,12 +350,33 @@ fn read_scatter(
     Ok(fill.expected)
 }
 
-/// The threads and their queue. Dropping it ends them after the jobs at hand.
+/// The threads and their queues. Dropping it ends them after the jobs at hand.
 #[derive(Debug)]
 pub struct Workers {
-    sender: Option<Sender<Job>>,
-    receiver: Receiver<Job>,
+    senders: Option<Senders>,
+    copies: Receiver<Job>,
     threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Senders {
+    copies: Sender<Job>,
+    /// Those that may wait for storage.
+    reads: Sender<Job>,
+}
+
+/// A worker's life: whatever comes first, until both queues are closed and empty.
+fn work(copies: &Receiver<Job>, reads: &Receiver<Job>) {
+    loop {
+        let (job, other) = select! {
+            recv(copies) -> job => (job, reads),
+            recv(reads) -> job => (job, copies),
+        };
+        match job {
+            Ok(job) => job.run(),
+            Err(_closed) => return other.iter().for_each(Job::run),
+        }
+    }
 }
 
 impl Workers {
@@ -350,13 +385,14 @@ impl Workers {
     /// # Errors
     /// The kernel gives no thread.
     pub fn start(name: &str, count: usize, capacity: usize) -> Result<Arc<Self>> {
-        let (sender, receiver) = bounded::<Job>(capacity.max(1));
+        let (copies, copy_jobs) = bounded::<Job>(capacity.max(1));
+        let (reads, read_jobs) = bounded::<Job>(capacity.max(1));
         let mut threads = Vec::with_capacity(count);
         for index in 0..count.max(1) {
-            let jobs = receiver.clone();
+            let (copies, reads) = (copy_jobs.clone(), read_jobs.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("{name}-{index}"))
-                .spawn(move || jobs.iter().for_each(Job::run))
+                .spawn(move || work(&copies, &reads))
                 .map_err(|cause| {
                     Error::os("cannot start a copy worker", cause)
                         .remedy("raise the limit of threads (ulimit -u)")
@@ -364,25 +400,30 @@ impl Workers {
             threads.push(thread);
         }
         Ok(Arc::new(Self {
-            sender: Some(sender),
-            receiver,
+            senders: Some(Senders { copies, reads }),
+            copies: copy_jobs,
             threads,
         }))
     }
 
-    /// Queues a job, or does it here if it is brief. Blocks only if more jobs wait than the capacity, which its makers'
-    /// own bounds rule out.
+    /// Queues a job, or does it here if it is brief. Blocks only if more jobs wait than the
+    /// capacity, which its makers' own bounds rule out.
     pub(crate) fn submit(&self, job: Job) {
         if job.work.is_brief() {
             return job.run();
         }
-        let sender = self.sender.as_ref().expect("there until drop");
-        sender.send(job).expect("this holds a receiver itself");
+        let senders = self.senders.as_ref().expect("there until drop");
+        let queue = if job.work.may_wait() {
+            &senders.reads
+        } else {
+            &senders.copies
+        };
+        queue.send(job).expect("the workers receive until drop");
     }
 
-    /// Runs one waiting job on the calling thread; `false` if none waits.
+    /// Runs one waiting copy on the calling thread; `false` if none waits.
     pub(crate) fn help(&self) -> bool {
-        match self.receiver.try_recv() {
+        match self.copies.try_recv() {
             Ok(job) => {
                 job.run();
                 true
@@ -399,7 +440,7 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.sender = None;
+        self.senders = None;
         for thread in self.threads.drain(..) {
             // A worker that panicked has said so already.
             let _panicked = thread.join();

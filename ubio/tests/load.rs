@@ -1,4 +1,7 @@
 //! Whole loads through the public API: every tensor equals the file's bytes, by every way.
+//!
+//! unsafe: maps a file.
+#![expect(unsafe_code, reason = "to map a file is unsafe")]
 
 use std::io::Write;
 use std::path::Path;
@@ -154,7 +157,8 @@ fn a_mapped_model_holds_the_bytes() {
     write_model(&path, &SIZES);
     let model = Arc::new(Model::open(&path, &OpenOptions::default()).expect("model"));
     let plan = Plan::new(&model, &Selection::all(), Order::Layer).expect("plan");
-    let mapped = Mapped::open(&model, &plan).expect("map");
+    // SAFETY: the file is this test's own.
+    let mapped = unsafe { Mapped::open(&model, &plan) }.expect("map");
     for view in mapped.tensors() {
         assert!(
             view.bytes == expected(&model, &view.tensor.name),
@@ -201,4 +205,26 @@ fn a_dropped_load_leaves_an_engine_that_works() {
         .wait()
         .expect("load");
     check(&loaded);
+}
+
+#[test]
+fn an_image_may_go_through_windows() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("folder");
+    let path = folder.path().join("model.safetensors");
+    write_model(&path, &SIZES);
+    let model = Arc::new(Model::open(&path, &OpenOptions::default()).expect("model"));
+    let engine = Engine::builder().open().expect("engine");
+    for routes in [Routes::Direct, Routes::Auto, Routes::Cached] {
+        let image = placement::image(&model).expect("image");
+        let mut request = LoadRequest::new(Arc::clone(&model), image);
+        request.routes = routes;
+        request.through_windows = true;
+        let loaded = engine.load(request).expect("load").wait().expect("bytes");
+        let file = std::fs::read(&path).expect("file");
+        assert!(loaded.bytes()[..file.len()] == file[..], "{routes:?}");
+        let report = engine.take_report().expect("report");
+        if routes == Routes::Direct {
+            assert!(report.windows.switches > 0, "{report:?}");
+        }
+    }
 }

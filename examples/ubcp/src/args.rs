@@ -35,7 +35,9 @@ pub(crate) const NOTES: &str = "\
 SIZE is a number of bytes with an optional binary unit: 4096, 64K, 4MiB, 1G.
 
 A named result is a valid file of the model's format. It appears only when it is complete, and \
-replaces what had the name before; readers that mapped that keep it.
+replaces what had the name before; readers that mapped that keep it. A file DST that is a \
+symbolic link is replaced too, not followed. A SRC that is written, replaced or removed while it \
+is read fails the load.
 
 seconds runs from the program's first instruction (in repeated runs: from the begin of that \
 load) to the last byte visible: opening, reservation and page faults included, dropping caches \
@@ -99,7 +101,13 @@ pub(crate) struct Args {
     pub(crate) route: Route,
 
     /// Align every tensor to this (host: and GGUF) [default: 256 for host:]
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "How to load")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        allow_negative_numbers = true,
+        value_parser = size::parse,
+        help_heading = "How to load"
+    )]
     pub(crate) align: Option<u64>,
 
     /// Anything less than the best way is an error
@@ -110,6 +118,7 @@ pub(crate) struct Args {
     #[arg(
         long,
         value_name = "N",
+        allow_negative_numbers = true,
         value_parser = clap::value_parser!(u32).range(1..=100_000),
         help_heading = "How to load"
     )]
@@ -131,7 +140,7 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
 
-    /// Print no summary and no progress
+    /// Print no summary, and no progress unless that is asked for (--progress always)
     #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,
 
@@ -176,26 +185,27 @@ pub(crate) struct Advanced {
         long,
         value_name = "N",
         default_value_t = ubio::limits::DEFAULT_WINDOWS,
+        allow_negative_numbers = true,
         value_parser = clap::value_parser!(u16).range(1..)
     )]
     pub(crate) windows: u16,
 
-    /// Bytes of each window: a multiple of 4 KiB, at most 128 MiB [default: 4MiB]
+    /// Bytes of each window: a multiple of 4 KiB, at most 128 MiB
     #[arg(
         long,
         value_name = "SIZE",
-        default_value_t = ubio::limits::DEFAULT_WINDOW_BYTES,
-        hide_default_value = true,
+        default_value = WINDOW_SIZE,
+        allow_negative_numbers = true,
         value_parser = window_size
     )]
     pub(crate) window_size: u32,
 
-    /// Largest single read, to begin with [default: 1MiB]
+    /// Largest single read, to begin with
     #[arg(
         long,
         value_name = "SIZE",
-        default_value_t = ubio::limits::FIRST_COMMAND_BYTES,
-        hide_default_value = true,
+        default_value = COMMAND_SIZE,
+        allow_negative_numbers = true,
         value_parser = command_size
     )]
     pub(crate) command_size: u32,
@@ -205,6 +215,7 @@ pub(crate) struct Advanced {
         long,
         value_name = "N",
         default_value_t = ubio::limits::FIRST_DEPTH,
+        allow_negative_numbers = true,
         value_parser = clap::value_parser!(u16).range(1..=i64::from(ubio::limits::DIRECT_DEPTH))
     )]
     pub(crate) depth: u16,
@@ -214,7 +225,12 @@ pub(crate) struct Advanced {
     pub(crate) no_tune: bool,
 
     /// Threads that copy [default: by the number of cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
     pub(crate) workers: Option<u16>,
 
     /// Do not put windows on huge pages
@@ -280,18 +296,27 @@ pub(crate) enum ProgressWhen {
     Never,
 }
 
+/// The library's defaults as SIZE arguments (a test compares them).
+const WINDOW_SIZE: &str = "1MiB";
+const COMMAND_SIZE: &str = "1MiB";
+
 const PAGE_BYTES: u64 = 4096;
 
 /// Most bytes of one window.
 pub(crate) const MAX_WINDOW_BYTES: u64 = 128 << 20;
 
 fn window_size(text: &str) -> Result<u32, String> {
-    pages(size::parse(text)?, MAX_WINDOW_BYTES, "a window", "4MiB")
+    pages(
+        size::parse(text)?,
+        MAX_WINDOW_BYTES,
+        "a window",
+        WINDOW_SIZE,
+    )
 }
 
 fn command_size(text: &str) -> Result<u32, String> {
     let most = ubio::limits::MAX_COMMAND_BYTES.into();
-    pages(size::parse(text)?, most, "a read", "1MiB")
+    pages(size::parse(text)?, most, "a read", COMMAND_SIZE)
 }
 
 fn pages(bytes: u64, most: u64, what: &str, example: &str) -> Result<u32, String> {
@@ -318,7 +343,11 @@ impl Args {
                     size::human(advanced.window_size.into()),
                     size::human(pool)
                 ),
-                "use fewer (--windows) or smaller (--window-size) ones; the default is 8 of 4 MiB",
+                format!(
+                    "use fewer (--windows) or smaller (--window-size) ones; the default is {} of \
+                     {WINDOW_SIZE}",
+                    ubio::limits::DEFAULT_WINDOWS
+                ),
             ));
         }
         Ok(())
@@ -341,4 +370,17 @@ pub(crate) fn one_line(error: &clap::Error) -> Failure {
     let body = body.strip_prefix("error: ").unwrap_or(body);
     let message = body.split_whitespace().collect::<Vec<_>>().join(" ");
     Failure::usage(message, "ubcp --help lists the options, with examples")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_shown_are_the_librarys() {
+        let windows = window_size(WINDOW_SIZE).expect("a size");
+        assert_eq!(windows, ubio::limits::DEFAULT_WINDOW_BYTES);
+        let commands = command_size(COMMAND_SIZE).expect("a size");
+        assert_eq!(commands, ubio::limits::FIRST_COMMAND_BYTES);
+    }
 }

@@ -12,9 +12,9 @@ use ubio::{Error as EngineError, ErrorKind as EngineKind};
 pub(crate) const CODES_HELP: &str = "\
 Exit codes:
   0    done
-  1    I/O or device error
+  1    I/O or device error; also when only the report could not be printed
   2    wrong usage
-  3    the source is missing, damaged or not a model
+  3    the source is missing, not readable for you, damaged or not a model
   4    the destination cannot take it (space, permission)
   5    --strict, and less than the best way was to be had
   6    --verify found a difference; nothing was published
@@ -94,7 +94,11 @@ impl Failure {
     /// An error of the adapter: while opening (before any byte moved), or a change found
     /// later.
     pub(crate) fn model(error: &ModelError) -> Self {
+        let denied = std::error::Error::source(error)
+            .and_then(<dyn std::error::Error>::downcast_ref::<std::io::Error>)
+            .is_some_and(|cause| cause.kind() == std::io::ErrorKind::PermissionDenied);
         let exit = match error.kind() {
+            ModelKind::Io if denied => Exit::Input,
             ModelKind::Io => Exit::Io,
             ModelKind::Changed => Exit::Changed,
             ModelKind::InvalidArgument | ModelKind::NoMatch => Exit::Usage,

@@ -333,10 +333,13 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Beside the file, unique while this process lives.
+/// Beside the file, and nobody else's: process ids alone repeat among the containers and
+/// machines that share a folder.
 fn hidden_name(path: &Path) -> PathBuf {
+    use std::hash::{BuildHasher, RandomState};
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".ubcp.{}", std::process::id()));
+    let number = RandomState::new().hash_one(std::process::id());
+    name.push(format!(".ubcp.{number:016x}"));
     path.with_file_name(name)
 }

@@ -35,7 +35,7 @@ mod summary;
 mod verify;
 mod via;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -54,9 +54,16 @@ fn main() -> ExitCode {
             return fail(&args::one_line(&error), json);
         }
         Err(help) => {
-            // Help into a closed pipe has no reader.
-            let _closed = help.print();
-            return ExitCode::SUCCESS;
+            // By `output`, which knows a closed pipe from a full disk.
+            let text = if std::io::stdout().is_terminal() {
+                help.render().ansi().to_string()
+            } else {
+                help.render().to_string()
+            };
+            return match output::write(|out| out.write_all(text.as_bytes())) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(failure) => fail(&failure, false),
+            };
         }
     };
     let done = match (args.completions, args.man) {

@@ -1,4 +1,10 @@
 //! `--via map`: the page cache itself as destination. No engine, no memory of its own.
+//!
+//! unsafe: a mapped file may be cut by others; whoever asks for `--via map` is told.
+#![expect(
+    unsafe_code,
+    reason = "to map a file is unsafe, and is what was asked for"
+)]
 
 use ubio::map::Mapped;
 use ubio::stats::Report;
@@ -11,7 +17,10 @@ use crate::verify;
 
 /// Maps what is wanted and brings it in.
 pub(crate) fn load(job: &Job<'_>, meter: Meter) -> Result<Done, Failure> {
-    let mapped = Mapped::open(&job.model, &job.plan).map_err(|error| Failure::engine(&error))?;
+    // SAFETY: what `--via map` asks of its user, as `--help` says; a lease is taken where there
+    // is one.
+    let mapped = unsafe { Mapped::open(&job.model, &job.plan) };
+    let mapped = mapped.map_err(|error| Failure::engine(&error))?;
     let measured = meter.stop();
     let lease = match mapped.unleased() {
         None => "held".to_owned(),

@@ -20,7 +20,7 @@ use crate::progress::{Progress, drive};
 use crate::report::Outcome;
 use crate::run::{Done, Job};
 use crate::verify;
-use crate::via;
+use crate::via::{self, Way};
 
 /// An open engine, and where everything goes.
 #[derive(Debug)]
@@ -35,13 +35,7 @@ pub(crate) struct Placed<'a> {
 impl<'a> Placed<'a> {
     pub(crate) fn new(job: &'a Job<'a>) -> Result<Self, Failure> {
         let args = job.args;
-        let placement = via::place(
-            args,
-            job.choice.via,
-            &job.model,
-            &job.plan,
-            &job.destination,
-        )?;
+        let placement = via::place(args, job.choice, &job.model, &job.plan, &job.destination)?;
         if let Some(path) = &args.trace {
             refuse_source(path, &job.model)?;
         }
@@ -110,6 +104,7 @@ impl<'a> Placed<'a> {
         let job = self.job;
         let mut request = LoadRequest::new(Arc::clone(&job.model), self.placement.clone());
         request.strict = job.args.strict;
+        request.through_windows = job.choice.via == Way::Ub;
         request.routes = match job.args.route {
             Route::Auto => Routes::Auto,
             Route::Direct => Routes::Direct,

@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args, signals: &Signals, begun: Instant) -> Result<(), 
     let model = source.open(!args.no_follow)?;
     if let Destination::File(to) = &destination {
         let (subject, outcome) = export(args, signals, &model, to, begun)?;
-        return report::print(args, &subject, &[outcome]);
+        return report::print(args, &subject, &[outcome]).map_err(|error| signals.too_late(error));
     }
     let plan = plan_of(args, &model)?;
     let choice = via::choose(args, &model, &destination)?;
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args, signals: &Signals, begun: Instant) -> Result<(), 
             done
         }
     };
-    report::print(args, &subject, &outcomes)
+    report::print(args, &subject, &outcomes).map_err(|error| signals.too_late(error))
 }
 
 fn plan_of(args: &Args, model: &Model) -> Result<Plan, Failure> {

@@ -24,6 +24,9 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Signals(Arc<Mutex<State>>);
 
+/// What to make of an error that comes later than the result.
+const PUBLISHED: &str = "the result is published, only the report is missing";
+
 impl Signals {
     /// Starts listening, on a thread of its own. Where that cannot be had (descriptors or
     /// threads have run out) signals end the program by default, which leaves nothing either.
@@ -69,6 +72,15 @@ impl Signals {
         self.lock().published = true;
     }
 
+    /// An error that came when the result had its name already says so.
+    pub(crate) fn too_late(&self, error: Failure) -> Failure {
+        if self.lock().published {
+            error.remedy(PUBLISHED)
+        } else {
+            error
+        }
+    }
+
     /// The signal that came while they were held.
     pub(crate) fn received(&self) -> Option<i32> {
         self.lock().received
@@ -103,7 +115,7 @@ fn wait(mut incoming: Incoming, state: &Mutex<State>, main: &Thread) {
         } else {
             let mut failure = Failure::signal(state.received.unwrap_or(signal));
             if state.published {
-                failure = failure.remedy("the result is published, only the report is missing");
+                failure = failure.remedy(PUBLISHED);
             }
             crate::report_line(&failure);
             signal_hook::low_level::exit(failure.exit as i32);

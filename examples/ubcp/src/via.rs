@@ -5,6 +5,8 @@ use fs_adapter::Model;
 use fs_adapter::placement::{self, Placement};
 use fs_adapter::plan::Plan;
 use fs_adapter::{DType, Format};
+use ubio::source::file::probe::is_in_memory;
+use ubio::topology;
 
 use crate::args::{Args, Order, Route, Via};
 use crate::destination::Destination;
@@ -21,12 +23,20 @@ struct Wish {
     /// The result gets a name, so it must be one valid file.
     named: bool,
     one_file: bool,
+    /// Bytes may come from storage.
+    from_storage: bool,
+    /// The source lies on a disk whose bytes the host of this virtual machine copies.
+    host_copies: bool,
+    /// The destination gets huge pages.
+    huge: bool,
 }
 
 /// The chosen way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) via: Way,
+    /// The result has the files' own layout.
+    pub(crate) image: bool,
     /// Why, where it was not the user's word.
     pub(crate) reason: Option<&'static str>,
 }
@@ -58,14 +68,25 @@ pub(crate) fn choose(
     model: &Model,
     destination: &Destination,
 ) -> Result<Choice, Failure> {
+    let named = matches!(destination, Destination::Shm { .. });
+    // Shards lie in one place.
+    let first = model.files().first().map(fs_adapter::ModelFile::file);
     let wish = Wish {
         whole: args.tensors.is_empty(),
         file_order: args.order == Order::File,
         align: args.align,
-        named: matches!(destination, Destination::Shm { .. }),
+        named,
         one_file: model.files().len() == 1,
+        from_storage: matches!(args.route, Route::Auto | Route::Direct)
+            && !first.is_some_and(is_in_memory),
+        host_copies: first.is_some_and(topology::is_on_virtual_disk),
+        huge: topology::gives_huge_pages(named),
     };
-    let asked = |via| Choice { via, reason: None };
+    let asked = |via| Choice {
+        via,
+        image: via == Way::InPlace,
+        reason: None,
+    };
     if args.advanced.prefault && (wish.named || args.via == Via::Map) {
         return Err(Failure::usage(
             "--prefault has no meaning for memory that is reserved or mapped anyway",
@@ -80,31 +101,41 @@ pub(crate) fn choose(
     }
 }
 
-/// `--via auto`. In place saves the copy from window to destination, so it is taken wherever
-/// the wanted result has the file's own layout:
-/// - nothing was selected, reordered or aligned (an image keeps all of the file as it is);
-/// - a named result must be one valid file, so its source must be one file too.
+/// `--via auto`. The result has the files' own layout wherever nothing else is wanted: nothing
+/// was selected, reordered or aligned, and a named result, which must be one valid file, comes
+/// from one. That depends on no machine; how the bytes get there does. In place saves the copy
+/// from window to destination, so it is taken
+/// - where the disk writes to memory by itself: where the host of a virtual machine copies, it
+///   copies faster to a few windows that stay in the cache;
+/// - where the destination is on huge pages: on small ones direct reads are cut to small
+///   requests.
 ///
-/// All else goes through windows, whose business alignment and order are. The map is never
-/// chosen silently: it gives memory that a writer of the file can take away.
+/// Other layouts are the business of windows. The map is never chosen silently: it gives memory
+/// that a writer of the file can take away.
 fn automatic(wish: Wish) -> Choice {
-    let through = |reason| Choice {
-        via: Way::Ub,
+    let choice = |via, image, reason| Choice {
+        via,
+        image,
         reason: Some(reason),
     };
+    let placed = |reason| choice(Way::Ub, false, reason);
     if !wish.whole {
-        through("auto: some tensors were selected")
+        placed("auto: some tensors were selected")
     } else if !wish.file_order {
-        through("auto: an order other than the file's was asked for")
+        placed("auto: an order other than the file's was asked for")
     } else if wish.align.is_some() {
-        through("auto: an alignment was asked for")
+        placed("auto: an alignment was asked for")
     } else if wish.named && !wish.one_file {
-        through("auto: several files become one")
+        placed("auto: several files become one")
+    } else if wish.from_storage && wish.host_copies {
+        let reason = "auto: the host copies from this virtual disk, fastest to a few windows";
+        choice(Way::Ub, true, reason)
+    } else if wish.from_storage && !wish.huge {
+        let reason = "auto: the destination gets no huge pages, and small ones read slowly";
+        choice(Way::Ub, true, reason)
     } else {
-        Choice {
-            via: Way::InPlace,
-            reason: Some("auto: the file's own layout is kept, so no copy is needed"),
-        }
+        let reason = "auto: the file's own layout is kept, so no copy is needed";
+        choice(Way::InPlace, true, reason)
     }
 }
 
@@ -161,20 +192,20 @@ fn refuse_map(args: &Args, wish: Wish) -> Option<Failure> {
 /// Where each tensor goes on the chosen way, which is not the map.
 pub(crate) fn place(
     args: &Args,
-    way: Way,
+    choice: Choice,
     model: &Model,
     plan: &Plan,
     destination: &Destination,
 ) -> Result<Placement, Failure> {
     let named = matches!(destination, Destination::Shm { .. });
     let align = args.align.unwrap_or(ubio::limits::DEFAULT_ALIGN_BYTES);
-    let placed = match (way, named, model.format()) {
-        (Way::InPlace, ..) => placement::image(model),
-        (Way::Ub, true, Format::Safetensors) => {
+    let placed = match (choice.image, named, model.format()) {
+        (true, ..) => placement::image(model),
+        (false, true, Format::Safetensors) => {
             check_safetensors_align(args.align, model, plan)?;
             placement::safetensors(model, plan)
         }
-        (Way::Ub, true, Format::Gguf) => placement::gguf(model, plan, args.align),
+        (false, true, Format::Gguf) => placement::gguf(model, plan, args.align),
         _ => placement::packed(model, plan, align),
     };
     placed.map_err(|error| Failure::model(&error))
@@ -209,4 +240,48 @@ fn check_safetensors_align(align: Option<u64>, model: &Model, plan: &Plan) -> Re
         ),
         "use DST host: for a larger alignment, or drop --align",
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_place_only_where_nothing_speaks_against_it() {
+        let best = Wish {
+            whole: true,
+            file_order: true,
+            align: None,
+            named: true,
+            one_file: true,
+            from_storage: true,
+            host_copies: false,
+            huge: true,
+        };
+        assert_eq!(automatic(best).via, Way::InPlace);
+        let hot = Wish {
+            from_storage: false,
+            host_copies: true,
+            huge: false,
+            ..best
+        };
+        assert_eq!(automatic(hot).via, Way::InPlace);
+        type Spoil = fn(&mut Wish);
+        // What spoils it, and whether the layout stays.
+        let spoilt: [(Spoil, bool); 6] = [
+            (|wish| wish.whole = false, false),
+            (|wish| wish.file_order = false, false),
+            (|wish| wish.align = Some(4096), false),
+            (|wish| wish.one_file = false, false),
+            (|wish| wish.host_copies = true, true),
+            (|wish| wish.huge = false, true),
+        ];
+        for (spoil, image) in spoilt {
+            let mut wish = best;
+            spoil(&mut wish);
+            let choice = automatic(wish);
+            assert_eq!((choice.via, choice.image), (Way::Ub, image), "{wish:?}");
+            assert!(choice.reason.is_some());
+        }
+    }
 }

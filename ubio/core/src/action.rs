@@ -80,6 +80,8 @@ pub enum Action {
         stream: StreamId,
         /// How it ended.
         outcome: Outcome,
+        /// How many of its fills were done by their second way.
+        fallbacks: u32,
     },
 }
 

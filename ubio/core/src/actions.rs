@@ -99,6 +99,7 @@ impl Core {
         }
         let slot = self.over.pop()?;
         let stream = self.stream(slot);
+        let fallbacks = stream.fallbacks;
         let (stream, Phase::Over(outcome)) = (stream.id, stream.phase) else {
             unreachable!("a stream among those that are over is not")
         };
@@ -108,7 +109,11 @@ impl Core {
             Outcome::Failed(_) => self.stats.streams_failed += 1,
         }
         self.forget(slot);
-        Some(Action::Finished { stream, outcome })
+        Some(Action::Finished {
+            stream,
+            outcome,
+            fallbacks,
+        })
     }
 
     /// Hands a landed window out; its pieces count as arrived.

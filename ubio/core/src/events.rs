@@ -314,6 +314,7 @@ impl Core {
         };
         if !self.planted.is(PlantedBug::UncountedFallback) {
             self.stats.fallbacks.not_resident += 1;
+            self.stream_mut(stream).fallbacks += 1;
         }
         if Kind::of(landing) == Kind::of(self.table[id].landing) {
             self.arm(

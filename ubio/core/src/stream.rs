@@ -57,6 +57,8 @@ pub(crate) struct Stream {
     announced: u32,
     /// Whether the stream is in the queue of those with news of visible items.
     pub(crate) announcing: bool,
+    /// Fills done by their second way.
+    pub(crate) fallbacks: u32,
     lookahead: Option<Lookahead>,
 }
 
@@ -100,6 +102,7 @@ impl Stream {
             done: 0,
             announced: 0,
             announcing: false,
+            fallbacks: 0,
             lookahead: plan
                 .lookahead_bytes
                 .map(|bytes| Lookahead::new(&plan, bytes)),

@@ -89,6 +89,7 @@ fn every_landing_runs_to_its_end() {
         let end = Action::Finished {
             stream,
             outcome: Outcome::Complete,
+            fallbacks: 0,
         };
         assert_eq!(log.last(), Some(&end), "{landing:?}");
         assert_eq!(core.stats().bytes(), 9 << 16);

@@ -129,6 +129,7 @@ impl Bed {
             Some(Action::Finished {
                 stream,
                 outcome: Outcome::Failed(failure),
+                ..
             }) => {
                 assert_eq!(stream, self.stream);
                 assert_eq!((failure.fill, failure.object), (0, ObjectId(3)));
@@ -146,6 +147,7 @@ impl Bed {
         let end = Action::Finished {
             stream: self.stream,
             outcome: Outcome::Complete,
+            fallbacks: 0,
         };
         assert_eq!(self.next(), Some(end));
     }

@@ -258,6 +258,7 @@ fn items_become_visible_in_order_and_together() {
     let end = Action::Finished {
         stream,
         outcome: Outcome::Complete,
+        fallbacks: 0,
     };
     assert_eq!(asked(&mut core), [visible(1, 6), end]);
 }
@@ -296,6 +297,7 @@ fn lent_windows_go_out_in_order_and_hold_the_end_up() {
     let end = Action::Finished {
         stream,
         outcome: Outcome::Cancelled,
+        fallbacks: 0,
     };
     assert_eq!(asked(&mut core), [end]);
 }

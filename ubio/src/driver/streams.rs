@@ -26,8 +26,6 @@ pub(super) struct Stream {
     pub(super) visible: u32,
     pub(super) consumed: u32,
     pub(super) strict: bool,
-    /// The core's count of lost cache bytes when the stream began.
-    pub(super) lost_before: u64,
     pub(super) cancelled: bool,
     pub(super) claim: Option<Arc<Claim>>,
     pub(super) ending: Ending,
@@ -111,7 +109,6 @@ impl Driver {
         for &reason in &open.reasons {
             *self.measured.reasons.entry(reason).or_default() += 1;
         }
-        let lost_before = self.core.stats().fallbacks.not_resident;
         let now = self.now();
         let opened = self.core.open_stream(Arc::clone(&open.plan), now);
         let stream = |id| Stream {
@@ -125,7 +122,6 @@ impl Driver {
             visible: 0,
             consumed: 0,
             strict: open.strict,
-            lost_before,
             cancelled: false,
             claim: open.claim,
             ending: open.ending,
@@ -191,7 +187,7 @@ impl Driver {
             .expect("the core knows open streams only")
     }
 
-    pub(super) fn finish(&mut self, id: StreamId, outcome: Outcome) {
+    pub(super) fn finish(&mut self, id: StreamId, outcome: Outcome, fallbacks: u32) {
         let index = self.streams.iter().position(|stream| stream.id == id);
         let mut stream = self
             .streams
@@ -201,8 +197,7 @@ impl Driver {
         stream.claim = None;
         let outcome = match outcome {
             Outcome::Complete => {
-                let lost = self.core.stats().fallbacks.not_resident - stream.lost_before;
-                if stream.strict && lost > 0 {
+                if stream.strict && fallbacks > 0 {
                     Err(Error::new(
                         ErrorKind::Fallback,
                         Reason::PageCacheLost.explain(),
@@ -247,6 +242,11 @@ fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {
             ErrorKind::Fallback,
             format!("{place} are not in the page cache"),
         ),
+        // Direct I/O was offered for the file, and then not given for these bytes.
+        _ if failure.error.code == libc::EINVAL => {
+            Error::os(format!("reading {place} was refused"), cause())
+                .remedy("read the file through the page cache (the cached route)")
+        }
         _ => Error::os(format!("reading {place} failed"), cause()),
     };
     error.at(file.path())

@@ -23,6 +23,7 @@ use crate::window::WindowMemory;
 use crate::workers::{DoneQueue, Job, Work, Workers};
 
 pub mod probe;
+pub mod residency;
 mod ring;
 
 /// No file has bytes from here on (`loff_t`).

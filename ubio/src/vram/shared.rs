@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::VramBuffer;
@@ -95,10 +95,20 @@ impl NamedBuffer {
     /// # Errors
     /// Permission, or another's file that cannot be replaced.
     pub fn publish(self) -> Result<PathBuf> {
-        let fail =
-            |errno: Errno| Error::os("cannot publish the shared memory", errno).at(&self.path);
+        let fail = |errno: Errno| {
+            let error = Error::os("cannot publish the shared memory", errno).at(&self.path);
+            match errno {
+                Errno::PERM | Errno::ACCESS => {
+                    error.remedy("take another name, or have its owner remove what has it")
+                }
+                Errno::NOENT => error.remedy("mount /proc: unnamed files get their name by it"),
+                _ => error,
+            }
+        };
         rustix::fs::ftruncate(&self.file, self.len_bytes).map_err(fail)?;
         let source = format!("/proc/self/fd/{}", self.file.as_fd().as_raw_fd());
+        // Held until the name is given: whoever clears left-overs sees that this is none.
+        let _unlockable = rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive);
         let link =
             |to: &Path| rustix::fs::linkat(CWD, source.as_str(), CWD, to, AtFlags::SYMLINK_FOLLOW);
         match link(&self.path) {
@@ -149,13 +159,20 @@ fn remove_left_over(path: &Path) {
         let (Some(pid), Some(attempt), None) = (parts.next(), parts.next(), parts.next()) else {
             continue;
         };
-        let dead = pid
-            .parse::<u32>()
-            .is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
-        if dead && attempt.parse::<u32>().is_ok() {
+        let ours = pid.parse::<u32>().is_ok() && attempt.parse::<u32>().is_ok();
+        if ours && is_unlocked(&entry.path()) {
             let _raced = std::fs::remove_file(entry.path());
         }
     }
+}
+
+/// Whether nobody is at it. A process id would not tell: other containers that share the
+/// folder count theirs on their own.
+fn is_unlocked(path: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    rustix::fs::open(path, flags, Mode::empty()).is_ok_and(|file| {
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+    })
 }
 
 fn check_space(file: &OwnedFd, len_bytes: u64) -> Result<()> {

@@ -50,7 +50,7 @@ enum Which {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// Touch that much memory and give it back, on huge pages, then on base pages: every
+    /// Touch that much memory and give it back, on base pages, then on huge pages: every
     /// contender then finds the same state, whichever it takes
     Primer {
         /// How much
@@ -66,8 +66,6 @@ enum Which {
 /// One call of read(2).
 const PIECE_BYTES: usize = 8 << 20;
 
-const PAGE_BYTES: usize = 4096;
-
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.which {
         Which::BufferedRead { files } => buffered_read(files)?,
@@ -78,21 +76,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             let bytes = usize::try_from(*bytes).context("too large for this machine")?;
             if *reserved {
                 let mut options = memmap2::MmapOptions::new();
-                touch(&mut options.len(bytes).huge(Some(21)).map_anon()?);
+                let memory = options.len(bytes).huge(Some(21)).map_anon()?;
+                memory.advise(memmap2::Advice::PopulateWrite)?;
                 return Ok(ExitCode::SUCCESS);
             }
-            touch(&mut floor::anonymous(bytes)?);
-            touch(&mut memmap2::MmapMut::map_anon(bytes)?);
+            // Quickly, and huge pages last: what lies free for a second or so a virtual
+            // machine may hand back to its host, which then has to be asked for it again.
+            for memory in [memmap2::MmapMut::map_anon(bytes)?, floor::anonymous(bytes)?] {
+                memory.advise(memmap2::Advice::PopulateWrite)?;
+            }
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Writes one byte of every page.
-fn touch(memory: &mut [u8]) {
-    for page in memory.chunks_mut(PAGE_BYTES) {
-        page[0] = std::hint::black_box(1);
-    }
 }
 
 fn buffered_read(files: &[PathBuf]) -> Result<()> {

@@ -4,7 +4,7 @@
 use std::os::unix::fs::FileTypeExt;
 
 use crate::models::{entries, entry, safetensors, write};
-use crate::program::{Name, args, folder, ubcp};
+use crate::program::{Name, Said, args, command, folder, ubcp};
 
 #[test]
 fn a_pipe_is_no_file_to_write() {
@@ -91,4 +91,32 @@ fn direct_by_name_where_nothing_is_direct_is_counted() {
         !reasons(&[]).contains("no_direct_io"),
         "a copy is the best way there"
     );
+}
+
+/// A run whose standard output takes nothing.
+fn into_a_full_disk(args: impl IntoIterator<Item = impl AsRef<std::ffi::OsStr>>) -> Said {
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let mut command = command(args);
+    command.stdout(full.expect("there is /dev/full"));
+    command.output().expect("ubcp starts").into()
+}
+
+#[test]
+fn an_output_that_is_full_is_an_error_and_says_what_is_done() {
+    let folder = folder();
+    let source = folder.path().join("model.safetensors");
+    let bytes = safetensors(&entries());
+    write(&source, &bytes);
+    let name = Name::new("full-output");
+    for more in ["--json", "--order=file"] {
+        let said = into_a_full_disk(args![source, name.arg(), more]);
+        assert_eq!(said.code, Some(1), "{}", said.err);
+        assert!(said.err.contains("is published"), "{}", said.err);
+        assert!(name.path().exists());
+    }
+    into_a_full_disk(args![source, "host:"]).failed(1, &["standard output"]);
+    into_a_full_disk(args![source, name.arg(), "--quiet"]).well();
+    for text in ["--help", "-h", "--version", "--man"] {
+        into_a_full_disk(args![text]).failed(1, &["standard output"]);
+    }
 }

@@ -58,6 +58,9 @@ fn what_does_not_go_together_is_refused_with_a_remedy() {
         (&path, &host, &["--align=48"], &["power of two"]),
         (&path, &host, &["--align=32M"], &["16 MiB"]),
         (&path, &host, &["--align=4X"], &["4MiB"]),
+        (&path, &host, &["--align", "-1"], &["4MiB"]),
+        (&path, &host, &["--window-size", "-1"], &["whole number"]),
+        (&path, &host, &["--repeat", "-1"], &["1..=100000"]),
         (&path, &shm, &["--align=4096"], &["no gaps", "host:"]),
         (&path, &host, &["--windows=0"], &["--windows"]),
         (

@@ -1,8 +1,8 @@
-//! What one open file can do: direct I/O and its alignment, what of it is in the page cache.
+//! What one open file can do: direct I/O and its alignment, reads held to the page cache.
 //! Asked per file, never per host.
 //!
-//! unsafe: calls `cachestat` and a probe read, which rustix does not wrap.
-#![expect(unsafe_code, reason = "raw system calls that have no safe wrapper")]
+//! unsafe: reads into memory by its raw address.
+#![expect(unsafe_code, reason = "reads into raw memory that is ours alone")]
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -63,9 +63,7 @@ pub fn probe(file: &impl AsFd) -> Result<Probed> {
             used: true,
         })
     };
-    if let Ok(stat) = rustix::fs::fstatfs(file)
-        && matches!(stat.f_type, TMPFS_MAGIC | RAMFS_MAGIC | HUGETLBFS_MAGIC)
-    {
+    if is_in_memory(file) {
         return none(DirectIo::InMemory);
     }
     // fs-verity checks bytes on their way into the page cache; direct reads would miss it.
@@ -123,6 +121,12 @@ pub fn probe(file: &impl AsFd) -> Result<Probed> {
     })
 }
 
+/// Whether the file lives in memory: no storage is behind its page cache.
+pub fn is_in_memory(file: &impl AsFd) -> bool {
+    rustix::fs::fstatfs(file)
+        .is_ok_and(|stat| matches!(stat.f_type, TMPFS_MAGIC | RAMFS_MAGIC | HUGETLBFS_MAGIC))
+}
+
 /// A file that is not read: known, but not looked at.
 ///
 /// # Errors
@@ -168,76 +172,4 @@ fn reads_resident_only(file: &impl AsFd) -> Result<bool> {
     // SAFETY: the region is this function's alone.
     let read = unsafe { page.read_file(&[(0, 1)], file, 0, true) };
     Ok(!read.is_err_and(|cause| cause.raw_os_error() == Some(libc::EOPNOTSUPP)))
-}
-
-/// How many bytes of a range are in the page cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Residency {
-    /// None.
-    Cold,
-    /// All, or more than all (a rounded range).
-    Hot,
-    /// Some.
-    Mixed,
-    /// The kernel does not say (not one's own file, an old kernel, overlay): ask by reading.
-    Unknown,
-}
-
-#[repr(C)]
-struct CachestatRange {
-    offset: u64,
-    len: u64,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct Cachestat {
-    cached: u64,
-    dirty: u64,
-    writeback: u64,
-    evicted: u64,
-    recently_evicted: u64,
-}
-
-/// `cachestat` (Linux 6.5), the same number on every architecture.
-const SYS_CACHESTAT: libc::c_long = 451;
-const OVERLAYFS_MAGIC: i64 = 0x794c_7630;
-
-/// Asks the page cache about `len_bytes` from `offset`.
-pub fn residency(file: &impl AsFd, offset: u64, len_bytes: u64) -> Residency {
-    if len_bytes == 0 {
-        return Residency::Hot;
-    }
-    let first = offset / PAGE_BYTES;
-    let last = (offset + len_bytes - 1) / PAGE_BYTES;
-    let pages = last - first + 1;
-    let mut range = CachestatRange {
-        offset: first * PAGE_BYTES,
-        len: pages * PAGE_BYTES,
-    };
-    let mut stat = Cachestat::default();
-    // SAFETY: both structs are the kernel's (include/uapi/linux/mman.h) and outlive the call.
-    let answer = unsafe {
-        libc::syscall(
-            SYS_CACHESTAT,
-            file.as_fd().as_raw_fd(),
-            &raw mut range,
-            &raw mut stat,
-            0,
-        )
-    };
-    if answer != 0 {
-        return Residency::Unknown;
-    }
-    match stat.cached {
-        // Overlay has no pages of its own: its zero says nothing of the layer below.
-        0 if on_overlay(file) => Residency::Unknown,
-        0 => Residency::Cold,
-        cached if cached >= pages => Residency::Hot,
-        _ => Residency::Mixed,
-    }
-}
-
-fn on_overlay(file: &impl AsFd) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|stat| stat.f_type == OVERLAYFS_MAGIC)
 }

@@ -305,6 +305,7 @@ impl World {
         }
         if held.redo {
             self.counted.fallbacks += 1;
+            self.streams[stream].fallbacks += 1;
             let (_, other) = self.streams[stream].way(fill, true);
             if on_window(other) == on_window(landing) {
                 held.at = At::Rearm;

@@ -93,7 +93,11 @@ impl World {
             }
             Action::Scrub { lease } => self.scrub_asked(lease),
             Action::Visible { stream, from, to } => self.visible(stream, from, to),
-            Action::Finished { stream, outcome } => self.finished(stream, outcome),
+            Action::Finished {
+                stream,
+                outcome,
+                fallbacks,
+            } => self.finished(stream, outcome, fallbacks),
         }
     }
 
@@ -408,7 +412,7 @@ impl World {
         }
     }
 
-    fn finished(&mut self, id: StreamId, outcome: Outcome) {
+    fn finished(&mut self, id: StreamId, outcome: Outcome, fallbacks: u32) {
         let index = self.stream_of(id);
         assert!(
             !self.holds_any(index),
@@ -424,6 +428,10 @@ impl World {
         );
         let stream = &mut self.streams[index];
         assert_eq!(stream.ending, Some(outcome), "how stream {index} ended");
+        assert_eq!(
+            stream.fallbacks, fallbacks,
+            "I6: fallbacks of stream {index}"
+        );
         stream.finished = true;
         let slot = match outcome {
             Outcome::Complete => 0,

@@ -183,6 +183,8 @@ pub(crate) struct Stream {
     /// How it must end, once that is certain.
     pub(crate) ending: Option<Outcome>,
     pub(crate) finished: bool,
+    /// Fills that went their second way.
+    pub(crate) fallbacks: u32,
     pub(crate) announced: u32,
     pub(crate) consumed: u32,
     /// Pieces of visible items; pieces are in the order of items.
@@ -218,6 +220,7 @@ impl Stream {
             needed_by: plan.needed_by.map(|at| at.0),
             ending: None,
             finished: false,
+            fallbacks: 0,
             announced: 0,
             consumed: 0,
             pieces_visible: 0,

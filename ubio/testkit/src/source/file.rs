@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Advice;
 use ubio::source::file::FileSource;
-use ubio::source::file::probe::{Residency, probe, residency};
+use ubio::source::file::probe::probe;
+use ubio::source::file::residency::{Residency, residency};
 use ubio::source::{Object, Source};
 use ubio::workers::Workers;
 use ubio_core::Route;

@@ -1,0 +1,183 @@
+//! What of a file is in the page cache: asked of the kernel, or where it does not say, found
+//! out from samples.
+//!
+//! unsafe: calls `cachestat`, which rustix does not wrap.
+#![expect(unsafe_code, reason = "a raw system call that has no safe wrapper")]
+
+use std::cell::OnceCell;
+use std::hash::{BuildHasher, RandomState};
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::fs::{Advice, Mode, OFlags};
+use rustix::io::ReadWriteFlags;
+
+use crate::sys::memory::PAGE_BYTES;
+
+/// How many bytes of a range are in the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residency {
+    /// None.
+    Cold,
+    /// All, or more than all (a rounded range).
+    Hot,
+    /// Some.
+    Mixed,
+    /// The kernel does not say (not one's own file, an old kernel, overlay).
+    Unknown,
+}
+
+#[repr(C)]
+struct CachestatRange {
+    offset: u64,
+    len: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Cachestat {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+/// `cachestat` (Linux 6.5), the same number on every architecture.
+const SYS_CACHESTAT: libc::c_long = 451;
+const OVERLAYFS_MAGIC: i64 = 0x794c_7630;
+
+/// Asks the page cache about `len_bytes` from `offset`.
+pub fn residency(file: &impl AsFd, offset: u64, len_bytes: u64) -> Residency {
+    if len_bytes == 0 {
+        return Residency::Hot;
+    }
+    let first = offset / PAGE_BYTES;
+    let last = (offset + len_bytes - 1) / PAGE_BYTES;
+    let pages = last - first + 1;
+    let mut range = CachestatRange {
+        offset: first * PAGE_BYTES,
+        len: pages * PAGE_BYTES,
+    };
+    let mut stat = Cachestat::default();
+    // SAFETY: both structs are the kernel's (include/uapi/linux/mman.h) and outlive the call.
+    let answer = unsafe {
+        libc::syscall(
+            SYS_CACHESTAT,
+            file.as_fd().as_raw_fd(),
+            &raw mut range,
+            &raw mut stat,
+            0,
+        )
+    };
+    if answer != 0 {
+        return Residency::Unknown;
+    }
+    match stat.cached {
+        // Overlay has no pages of its own: its zero says nothing of the layer below.
+        0 if on_overlay(file) => Residency::Unknown,
+        0 => Residency::Cold,
+        cached if cached >= pages => Residency::Hot,
+        _ => Residency::Mixed,
+    }
+}
+
+fn on_overlay(file: &impl AsFd) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|stat| stat.f_type == OVERLAYFS_MAGIC)
+}
+
+/// Pages looked at to see whether any of a file is there.
+const FILE_SAMPLES: u64 = 16;
+/// Pages looked at in a range.
+const RANGE_SAMPLES: u64 = 2;
+
+/// One file of which the kernel does not say what is in the page cache, and a guess from
+/// pages drawn at random. To look is to read what is there already; a page that is not gets
+/// read alone, so a file of which nothing is found is not looked at again.
+#[derive(Debug, Default)]
+pub(crate) struct Samples {
+    /// The file opened anew: its readahead is turned off, which others should not feel.
+    /// `None` if nothing of it was found, or it cannot be looked at.
+    file: OnceCell<Option<OwnedFd>>,
+}
+
+impl Samples {
+    /// Hot or cold, of a range of `file`, which has `file_bytes`.
+    pub(crate) fn residency(
+        &self,
+        file: &impl AsFd,
+        file_bytes: u64,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Residency {
+        let opened = self.file.get_or_init(|| {
+            let own = without_readahead(file)?;
+            let found = (0..FILE_SAMPLES).any(|draw| is_there(&own, draw, 0, file_bytes));
+            found.then_some(own)
+        });
+        let all_there = opened.as_ref().is_some_and(|own| {
+            (0..RANGE_SAMPLES).all(|draw| is_there(own, draw, offset, len_bytes))
+        });
+        if all_there {
+            Residency::Hot
+        } else {
+            Residency::Cold
+        }
+    }
+}
+
+fn without_readahead(file: &impl AsFd) -> Option<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let own = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    rustix::fs::fadvise(&own, 0, None, Advice::Random).ok()?;
+    Some(own)
+}
+
+/// Whether one page of a range, drawn at random, is in the page cache. Drawn anew by every
+/// process: pages that a look brought in must not be the next one's.
+fn is_there(file: &OwnedFd, draw: u64, offset: u64, len_bytes: u64) -> bool {
+    let place = offset + RandomState::new().hash_one(draw) % len_bytes.max(1);
+    let mut byte = [0];
+    let read = rustix::io::preadv2(
+        file,
+        &mut [IoSliceMut::new(&mut byte)],
+        place,
+        ReadWriteFlags::NOWAIT,
+    );
+    read == Ok(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a file system with a page cache of its own and direct I/O (not tmpfs).
+    fn file() -> Option<(tempfile::NamedTempFile, u64)> {
+        let bytes = 8 << 20;
+        let file = tempfile::NamedTempFile::new_in("/var/tmp").ok()?;
+        std::fs::write(file.path(), vec![7; bytes]).ok()?;
+        file.as_file().sync_all().ok()?;
+        Some((file, bytes as u64))
+    }
+
+    #[test]
+    fn samples_tell_hot_from_cold() {
+        let Some((file, bytes)) = file() else {
+            println!("skipped: /var/tmp cannot be written");
+            return;
+        };
+        let look = || Samples::default().residency(file.as_file(), bytes, 1 << 20, 1 << 20);
+        // As the kernel sees it, where it says: some file systems keep what they are told to drop.
+        let told = || residency(file.as_file(), 1 << 20, 1 << 20);
+        if told() == Residency::Hot {
+            assert_eq!(look(), Residency::Hot);
+        }
+        rustix::fs::fadvise(file.as_file(), 0, None, Advice::DontNeed).expect("fadvise");
+        if told() == Residency::Cold {
+            assert_eq!(look(), Residency::Cold);
+            let mostly = |residency| matches!(residency, Residency::Cold | Residency::Mixed);
+            assert!(mostly(told()), "looking brought the range in");
+        }
+    }
+}

@@ -60,8 +60,8 @@ pub struct LoadRequest {
     /// The opened model.
     pub model: Arc<Model>,
     /// Which tensors, in the order compute wants them, and where each goes. An image placement
-    /// (`placement.files` not empty) is read in place, without windows; any other through
-    /// windows.
+    /// (`placement.files` not empty) is read in place, without windows, unless
+    /// `through_windows` is set; any other through windows.
     pub placement: Placement,
     /// The memory.
     pub destination: Destination,

@@ -183,7 +183,7 @@ pub(crate) fn stream_plan(
         let model_file = &model_files[index];
         match residency(model_file.file(), offset, len) {
             Residency::Unknown if probed[index].resident_only => {
-                samples[index].residency(model_file.file(), model_file.len_bytes(), offset, len)
+                samples[index].residency(model_file.file(), offset, len)
             }
             told => told,
         }

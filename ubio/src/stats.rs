@@ -15,7 +15,7 @@ pub enum Reason {
     NoIoUring,
     /// The file takes no direct I/O: it was read through the page cache.
     NoDirectIo,
-    /// The page cache lost bytes between the look and the copy.
+    /// Bytes taken to be in the page cache were not there when they were to be copied.
     PageCacheLost,
     /// The windows could not be registered with the kernel (usually the memlock limit).
     WindowsNotRegistered,
@@ -51,7 +51,9 @@ impl Reason {
                  page cache; keep models on ext4, xfs or btrfs"
             }
             Self::PageCacheLost => {
-                "bytes left the page cache while they were copied and were read direct"
+                "bytes taken to be in the page cache were not there when they were to be copied, \
+                 and were read from storage; load when nothing else needs the memory, or as the \
+                 file's owner, whom the kernel tells what is there"
             }
             Self::WindowsNotRegistered => {
                 "the kernel would not register the windows; raise the memlock limit (ulimit -l)"

@@ -4,6 +4,8 @@
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use crate::sys::memory::{HUGE_PAGE_BYTES, free_huge_pages};
+
 /// Cores this process may run on; at least 1.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
@@ -17,7 +19,8 @@ pub fn copy_workers() -> usize {
 
 /// Whether a file lies on a paravirtual disk (virtio, Xen, Hyper-V), also below a mapped or
 /// striped device: its bytes are usually copied by the host's processors, through their
-/// caches, and not by a device's DMA.
+/// caches, and not by a device's DMA. False where the file system hides its device (btrfs,
+/// overlay).
 pub fn is_on_virtual_disk(file: &impl AsFd) -> bool {
     let Ok(stat) = rustix::fs::fstat(file) else {
         return false;
@@ -34,12 +37,15 @@ pub fn is_on_virtual_disk(file: &impl AsFd) -> bool {
 
 /// A device's folder below `/sys/devices`.
 fn is_virtual(device: &Path) -> bool {
-    let buses = ["virtio", "vbd-", "vmbus"];
-    let named = |part: std::path::Component<'_>| {
-        let name = part.as_os_str().to_string_lossy();
-        buses.iter().any(|bus| name.starts_with(bus))
-    };
-    if device.components().any(named) {
+    let buses = ["virtio", "vbd-", "vmbus:"];
+    let mut on_virtual_bus = false;
+    for part in device.components() {
+        let name = part.as_os_str().to_string_lossy().to_ascii_lowercase();
+        // A PCI device that is passed through lies below such a bus too, and has DMA.
+        on_virtual_bus = !name.starts_with("pci")
+            && (on_virtual_bus || buses.iter().any(|bus| name.starts_with(bus)));
+    }
+    if on_virtual_bus {
         return true;
     }
     // What lies below a mapped device; below itself no device lies.
@@ -51,14 +57,22 @@ fn is_virtual(device: &Path) -> bool {
         .any(|below| is_virtual(&below))
 }
 
-/// Whether the kernel gives transparent huge pages to those who ask: for memory of a process,
-/// or for shared memory.
-pub fn gives_huge_pages(shared: bool) -> bool {
+/// Whether the kernel gives huge pages to those who ask: for shared memory transparent ones,
+/// for memory of a process also reserved ones if there are enough for `len_bytes`.
+pub fn gives_huge_pages(shared: bool, len_bytes: u64) -> bool {
+    if !shared && free_huge_pages() >= len_bytes.div_ceil(HUGE_PAGE_BYTES) {
+        return true;
+    }
     let name = if shared { "shmem_enabled" } else { "enabled" };
     let path = format!("/sys/kernel/mm/transparent_hugepage/{name}");
     let Ok(text) = std::fs::read_to_string(path) else {
         return false;
     };
+    gives(&text)
+}
+
+/// What a file with all its words says, of which the chosen one stands in brackets.
+fn gives(text: &str) -> bool {
     let chosen = text
         .split_whitespace()
         .find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
@@ -71,6 +85,23 @@ pub fn gives_huge_pages(shared: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn huge_pages_are_given_by_the_word_in_brackets() {
+        for text in ["[always] madvise never", "always [madvise] never\n"] {
+            assert!(gives(text), "{text}");
+        }
+        let shared = "always within_size [advise] never deny force";
+        assert!(gives(shared) && gives("always [within_size] advise never deny force"));
+        for text in [
+            "always madvise [never]",
+            "always advise never [deny] force",
+            "",
+            "always",
+        ] {
+            assert!(!gives(text), "{text}");
+        }
+    }
 
     #[test]
     fn disks_are_told_by_their_bus_also_below_mapped_ones() {
@@ -92,10 +123,13 @@ mod tests {
         let mapped = link(&virtio, "dm-0");
         let twice = link(&mapped, "dm-1");
         let fast = link(&nvme, "dm-2");
-        for device in [&virtio, &partition, &mapped, &twice] {
+        let xen = make("vbd-51712/block/xvda");
+        let hyper = make("LNXSYSTM:00/ACPI0004:00/VMBUS:00/0b1c/host0/target0:0:0/0/block/sda");
+        let passed = make("ACPI0004:00/VMBUS:01/0b1c/pci0001:00/0001:00:00.0/nvme/nvme0/nvme0n1");
+        for device in [&virtio, &partition, &mapped, &twice, &xen, &hyper] {
             assert!(is_virtual(device), "{}", device.display());
         }
-        for device in [&nvme, &fast] {
+        for device in [&nvme, &fast, &passed] {
             assert!(!is_virtual(device), "{}", device.display());
         }
     }

@@ -46,6 +46,8 @@ pub(crate) enum Work {
     ReadScatter {
         file: Arc<OwnedFd>,
         resident_only: bool,
+        /// The file lives in memory.
+        in_memory: bool,
         to: Arc<Region>,
         plan: Arc<StreamPlan>,
         fill: u32,
@@ -199,9 +201,12 @@ impl Work {
     /// Whether it may wait for storage.
     fn may_wait(&self) -> bool {
         match self {
-            Self::ReadScatter { resident_only, .. } | Self::ReadRun { resident_only, .. } => {
-                !*resident_only
-            }
+            Self::ReadScatter {
+                resident_only,
+                in_memory,
+                ..
+            } => !*resident_only && !*in_memory,
+            Self::ReadRun { resident_only, .. } => !*resident_only,
             Self::Flush { .. }
             | Self::Gather { .. }
             | Self::Populate { .. }
@@ -245,6 +250,7 @@ impl Work {
                 to,
                 plan,
                 fill,
+                ..
             } => read_scatter(file, *resident_only, to, plan, *fill),
             Self::ReadRun {
                 file,
@@ -445,5 +451,70 @@ impl Drop for Workers {
             // A worker that panicked has said so already.
             let _panicked = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: u32 = 2 * INLINE_COPY_BYTES;
+    const COPY: u64 = 1;
+    const READ: u64 = 2;
+
+    /// A copy and a read that may wait for storage, and who hears of them.
+    fn jobs() -> ([Job; 2], Arc<DoneQueue>) {
+        let done = DoneQueue::new(2, Waker::new().expect("waker"));
+        let region = Arc::new(Region::anonymous(2 * u64::from(BYTES), false).expect("memory"));
+        let file = std::fs::File::open("/proc/self/exe").expect("a file");
+        let copy = Work::Zero {
+            region: Arc::clone(&region),
+            offset: 0,
+            len_bytes: BYTES.into(),
+        };
+        let read = Work::ReadRun {
+            file: Arc::new(file.into()),
+            resident_only: false,
+            file_offset: 0,
+            to: region,
+            offset: BYTES.into(),
+            len: BYTES,
+        };
+        // SAFETY: nobody else has the region, and the two write to different halves of it.
+        let job = |(id, work)| unsafe { Job::new(work, id, &done) };
+        ([(COPY, copy), (READ, read)].map(job), done)
+    }
+
+    /// Queues without a worker.
+    fn unattended() -> (Workers, Receiver<Job>) {
+        let ((copies, copy_jobs), (reads, read_jobs)) = (bounded(2), bounded(2));
+        let workers = Workers {
+            senders: Some(Senders { copies, reads }),
+            copies: copy_jobs,
+            threads: Vec::new(),
+        };
+        (workers, read_jobs)
+    }
+
+    #[test]
+    fn who_helps_takes_no_job_that_may_wait() {
+        let ((mut workers, reads), ([copy, read], done)) = (unattended(), jobs());
+        workers.submit(read);
+        workers.submit(copy);
+        assert!(workers.help());
+        assert_eq!(done.pop().map(|done| done.id), Some(COPY));
+        assert!(!workers.help() && done.is_empty() && reads.len() == 1);
+        workers.senders = None;
+    }
+
+    #[test]
+    fn what_waits_in_either_queue_is_done_before_a_worker_ends() {
+        let ((mut workers, reads), (both, done)) = (unattended(), jobs());
+        both.into_iter().for_each(|job| workers.submit(job));
+        workers.senders = None;
+        work(&workers.copies, &reads);
+        let mut ids = [done.pop(), done.pop()].map(|done| done.expect("both are done").id);
+        ids.sort_unstable();
+        assert_eq!(ids, [COPY, READ]);
     }
 }

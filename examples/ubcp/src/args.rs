@@ -41,8 +41,12 @@ is read fails the load.
 
 seconds runs from the program's first instruction (in repeated runs: from the begin of that \
 load) to the last byte visible: opening, reservation and page faults included, dropping caches \
-(--cold), verification and digest not. bytes are those that came from the source: of tensors \
-through windows, of whole files in place.
+(--cold), verification and digest not. bytes are those that came from the source: of whole files \
+where the result has their layout (--json: layout image), else of tensors (placed). On its own \
+ubcp keeps the layout where nothing speaks against it: --tensors, --order layer, --align, or \
+several files that become one.
+
+With --via map nobody may cut or write SRC while it is used.
 
 A digest is over the tensors' bytes in file order, whatever the order and the way of the load.
 

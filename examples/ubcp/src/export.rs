@@ -69,6 +69,7 @@ pub(crate) fn export(
         format: model.format(),
         via: "copy",
         via_reason: None,
+        layout: "image",
         explain: Explain::default(),
     };
     let outcome = Outcome {

@@ -19,6 +19,7 @@ struct Run<'a> {
     peak_rss_bytes: u64,
     via: &'static str,
     via_reason: Option<&'static str>,
+    layout: &'static str,
     route_bytes: &'a BTreeMap<&'static str, u64>,
     fallbacks: Vec<Fallback>,
     windows: Windows,
@@ -137,6 +138,7 @@ fn run<'a>(subject: &'a Subject, outcome: &'a Outcome) -> Run<'a> {
         peak_rss_bytes: outcome.measured.peak_rss_bytes,
         via: subject.via,
         via_reason: subject.via_reason,
+        layout: subject.layout,
         route_bytes: &report.route_bytes,
         fallbacks: report
             .fallbacks

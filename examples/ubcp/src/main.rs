@@ -54,12 +54,13 @@ fn main() -> ExitCode {
             return fail(&args::one_line(&error), json);
         }
         Err(help) => {
+            if std::io::stdout().is_terminal() {
+                // In colour, if that is wanted; a terminal is never full.
+                let _gone = help.print();
+                return ExitCode::SUCCESS;
+            }
             // By `output`, which knows a closed pipe from a full disk.
-            let text = if std::io::stdout().is_terminal() {
-                help.render().ansi().to_string()
-            } else {
-                help.render().to_string()
-            };
+            let text = help.render().to_string();
             return match output::write(|out| out.write_all(text.as_bytes())) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(failure) => fail(&failure, false),

@@ -26,6 +26,8 @@ pub(crate) struct Subject {
     pub(crate) format: Format,
     pub(crate) via: &'static str,
     pub(crate) via_reason: Option<&'static str>,
+    /// `image` (the files' own) or `placed`.
+    pub(crate) layout: &'static str,
     pub(crate) explain: Explain,
 }
 

@@ -52,7 +52,8 @@ pub(crate) fn run(args: &Args, signals: &Signals, begun: Instant) -> Result<(), 
         Way::Ub | Way::InPlace => {
             let placed = Placed::new(&job)?;
             let done = job.repeat(begun, |meter, last| placed.load(meter, last))?;
-            placed.write_trace()?;
+            let traced = placed.write_trace();
+            traced.map_err(|error| signals.too_late(error))?;
             done
         }
     };
@@ -84,7 +85,8 @@ pub(crate) struct Job<'a> {
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) outcome: Outcome,
-    /// Bytes that come from the source: of whole files in place, else of tensors.
+    /// Bytes that come from the source: of whole files where the result has their layout,
+    /// else of tensors.
     pub(crate) bytes: u64,
     pub(crate) explain: Explain,
 }
@@ -135,6 +137,7 @@ impl Job<'_> {
             format: self.model.format(),
             via: self.choice.via.name(),
             via_reason: self.choice.reason,
+            layout: self.choice.layout(),
             explain,
         }
     }

@@ -25,7 +25,7 @@ struct State {
 pub(crate) struct Signals(Arc<Mutex<State>>);
 
 /// What to make of an error that comes later than the result.
-const PUBLISHED: &str = "the result is published, only the report is missing";
+const PUBLISHED: &str = "the result is published all the same";
 
 impl Signals {
     /// Starts listening, on a thread of its own. Where that cannot be had (descriptors or

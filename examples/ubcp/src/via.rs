@@ -41,6 +41,13 @@ pub(crate) struct Choice {
     pub(crate) reason: Option<&'static str>,
 }
 
+impl Choice {
+    /// The layout's name in reports. What is mapped is as the files are.
+    pub(crate) fn layout(self) -> &'static str {
+        if self.image { "image" } else { "placed" }
+    }
+}
+
 /// A way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -71,6 +78,11 @@ pub(crate) fn choose(
     let named = matches!(destination, Destination::Shm { .. });
     // Shards lie in one place.
     let first = model.files().first().map(fs_adapter::ModelFile::file);
+    let bytes = model
+        .files()
+        .iter()
+        .map(fs_adapter::ModelFile::len_bytes)
+        .sum();
     let wish = Wish {
         whole: args.tensors.is_empty(),
         file_order: args.order == Order::File,
@@ -80,11 +92,11 @@ pub(crate) fn choose(
         from_storage: matches!(args.route, Route::Auto | Route::Direct)
             && !first.is_some_and(is_in_memory),
         host_copies: first.is_some_and(topology::is_on_virtual_disk),
-        huge: topology::gives_huge_pages(named),
+        huge: topology::gives_huge_pages(named, bytes),
     };
     let asked = |via| Choice {
         via,
-        image: via == Way::InPlace,
+        image: via != Way::Ub,
         reason: None,
     };
     if args.advanced.prefault && (wish.named || args.via == Via::Map) {

@@ -131,12 +131,14 @@ impl Core {
         }
     }
 
-    /// Arms a window when none waits for its first command: no earlier than the source has
-    /// room for that, so that no window is promised to a stream before it is of use, and few
-    /// windows, which stay in the cache, serve where few are enough.
+    /// Arms a window when the next command is not one for a window already: no earlier than
+    /// the source has room for it, so that no window is promised to a stream before it is of
+    /// use, and few windows, which stay in the cache, serve where few are enough.
     #[inline]
     fn arm_window(&mut self) {
-        if self.table.windows_in(State::Armed) == 0
+        let next = self.armed.front();
+        if next.is_none_or(|id| !self.table.is_window(id))
+            && self.table.windows_in(State::Armed) == 0
             && self.table.has_free(Kind::Window)
             && self.arm_next(Kind::Window)
         {

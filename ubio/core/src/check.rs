@@ -47,6 +47,19 @@ impl Core {
         }
     }
 
+    /// Panics when the machine, which just asked for nothing, has room for a command and a
+    /// window to be had for one.
+    pub fn check_idle(&self) {
+        let room = self.stats.in_flight.now < self.depth
+            && self.commands.used() < usize::from(self.commands.len());
+        let wanted = |stream: &Stream| stream.wants() == Some(Kind::Window);
+        let overlooked = room
+            && self.armed.front().is_none()
+            && self.table.has_free(Kind::Window)
+            && self.streams.iter().flatten().any(wanted);
+        assert!(!overlooked, "a window overlooked");
+    }
+
     /// A machine that looks at commands alone must have nothing else to ask for.
     fn check_nothing_but_commands(&self) {
         let queues = [

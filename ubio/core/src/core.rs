@@ -257,7 +257,6 @@ impl Core {
         let limits = TunerLimits {
             command_bytes_max: self.limits.command_bytes.min(self.limits.window_bytes),
             depth_max: self.limits.depth,
-            in_flight_bytes_max: self.limits.in_flight_bytes_max(),
             alignment: self.limits.alignment,
         };
         self.tuner = on.then(|| Tuner::new(limits, self.command_bytes, self.depth));

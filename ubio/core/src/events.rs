@@ -55,7 +55,7 @@ impl Core {
         }
     }
 
-    /// Tells the tuner of a direct read. After any other it does not count the next.
+    /// Tells the tuner of a direct read. After any other it counts none of those in flight.
     #[inline]
     fn tell_tuner(&mut self, bytes: u32, direct: bool, now: Nanos) {
         let starved = core::mem::replace(&mut self.starved, !direct);

@@ -71,12 +71,6 @@ pub enum LimitsError {
 }
 
 impl Limits {
-    /// Most bytes the tuner may put in flight: three quarters of the pool, so that windows are
-    /// left to be flushed while others are filled.
-    pub(crate) fn in_flight_bytes_max(&self) -> u64 {
-        u64::from(self.windows) * u64::from(self.window_bytes) / 4 * 3
-    }
-
     /// Checks every bound.
     pub fn check(&self) -> Result<(), LimitsError> {
         let aligned = |bytes: u32| bytes & (self.alignment - 1) == 0;

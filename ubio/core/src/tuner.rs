@@ -12,6 +12,8 @@ const GLANCE_COMPLETIONS: u32 = 8;
 const GLANCE_BYTES: u64 = 8 << 20;
 /// Smallest and largest command to try, bytes.
 const COMMAND_BYTES: (u32, u32) = (256 << 10, 4 << 20);
+/// Most bytes in flight to try.
+const IN_FLIGHT_BYTES: u64 = 32 << 20;
 /// Fewest commands in flight: with one, the device idles between two.
 const MIN_DEPTH: u16 = 2;
 /// Epochs at a point before a neighbour of it is tried.
@@ -25,7 +27,7 @@ const HISTORY: usize = 7;
 const NOISY_TRIAL: u32 = 3;
 /// The end of time.
 const NEVER: Nanos = Nanos(u64::MAX);
-/// Completions a trial may have without the source being kept busy.
+/// How often the source may idle during a trial.
 const PATIENCE: u32 = 4 * EPOCH_COMPLETIONS;
 
 /// What commands may be like.
@@ -35,8 +37,6 @@ pub struct TunerLimits {
     pub command_bytes_max: u32,
     /// Most commands in flight.
     pub depth_max: u16,
-    /// Most bytes in flight to try.
-    pub in_flight_bytes_max: u64,
     /// What the size of a command must be a multiple of, bytes; a power of two.
     pub alignment: u32,
 }
@@ -77,7 +77,7 @@ struct Trial {
     rates: u64,
     /// Whether the first part of the epoch has been looked at.
     glanced: bool,
-    /// Completions that may still come without the source being kept busy.
+    /// How often the source may still idle.
     patience: u32,
 }
 
@@ -153,10 +153,14 @@ impl Tuner {
     pub fn on_completed(&mut self, bytes: u32, saturated: bool, now: Nanos) -> Option<Setting> {
         if !saturated {
             self.settling = self.settling.max(u32::from(self.setting().depth));
-            return self.skip(now);
+            self.skip(now);
+            let trial = self.trial.as_mut()?;
+            trial.patience = trial.patience.saturating_sub(1);
+            return (trial.patience == 0).then(|| self.go_back());
         }
         if now <= self.uncounted {
-            return self.skip(now);
+            self.skip(now);
+            return None;
         }
         self.clock = now;
         self.bytes += u64::from(bytes);
@@ -168,16 +172,13 @@ impl Tuner {
 
     /// A completion that does not count, nor does the time before it.
     #[cold]
-    fn skip(&mut self, now: Nanos) -> Option<Setting> {
+    fn skip(&mut self, now: Nanos) {
         self.settling = self.settling.saturating_sub(1);
         self.uncounted = if self.settling > 0 { NEVER } else { now };
         let gap = now.0.saturating_sub(self.clock.0);
         self.start.0 += gap;
         self.until.0 = self.until.0.saturating_add(gap);
         self.clock = now;
-        let trial = self.trial.as_mut()?;
-        trial.patience = trial.patience.saturating_sub(1);
-        (trial.patience == 0).then(|| self.go_back())
     }
 
     /// The epoch is over, or its first part is.
@@ -265,7 +266,7 @@ impl Tuner {
             epochs: 0,
             rates: 0,
             glanced: false,
-            patience: PATIENCE + u32::from(self.at.depth),
+            patience: PATIENCE,
         });
         self.settling = self.at.depth.into();
         self.uncounted = NEVER;
@@ -308,7 +309,7 @@ impl Tuner {
             && (!resized || setting.command_bytes.is_multiple_of(self.limits.alignment))
             && (MIN_DEPTH..=self.limits.depth_max).contains(&setting.depth);
         let grows = setting.in_flight_bytes() > self.at.in_flight_bytes();
-        let bounded = !grows || setting.in_flight_bytes() <= self.limits.in_flight_bytes_max;
+        let bounded = !grows || setting.in_flight_bytes() <= IN_FLIGHT_BYTES;
         (sized && fits && bounded).then_some(setting)
     }
 

@@ -243,7 +243,9 @@ fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {
             format!("{place} are not in the page cache"),
         ),
         // Direct I/O was offered for the file, and then not given for these bytes.
-        _ if failure.error.code == libc::EINVAL => {
+        _ if failure.error.code == libc::EINVAL
+            && stream.plan.fills[failure.fill as usize].route == ubio_core::Route::Direct =>
+        {
             Error::os(format!("reading {place} was refused"), cause())
                 .remedy("read the file through the page cache (the cached route)")
         }

@@ -36,6 +36,8 @@ pub struct FileObject {
     pub direct: Option<Arc<OwnedFd>>,
     /// Opened without.
     pub buffered: Arc<OwnedFd>,
+    /// It lives in memory: reading it waits for no storage.
+    pub in_memory: bool,
 }
 
 /// How the source reads direct, and why not better.
@@ -427,12 +429,14 @@ impl Source for FileSource {
             return self.refuse(&command, error);
         };
         let buffered = Arc::clone(&file.buffered);
+        let in_memory = file.in_memory;
         let resident_only = command.route == Route::Cached;
         match (&command.target, command.route) {
             (Target::Scatter { memory, plan, fill }, Route::Cached | Route::Buffered) => {
                 let work = Work::ReadScatter {
                     file: buffered,
                     resident_only,
+                    in_memory,
                     to: Arc::clone(&self.memory(*memory).region),
                     plan: Arc::clone(plan),
                     fill: *fill,

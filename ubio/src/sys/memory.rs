@@ -458,7 +458,8 @@ fn no_memory(errno: rustix::io::Errno) -> Error {
         .remedy("free memory, or raise the container's memory limit or the size of /dev/shm")
 }
 
-fn free_huge_pages() -> u64 {
+/// Reserved huge pages of 2 MiB that nobody has yet.
+pub(crate) fn free_huge_pages() -> u64 {
     std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
         .ok()
         .and_then(|text| text.trim().parse().ok())

@@ -54,3 +54,34 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: promised by the caller.
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{STREAM_BYTES, copy};
+
+    #[test]
+    fn every_byte_arrives_and_no_other_changes() {
+        const EDGE: usize = 80;
+        let from: Vec<u8> = (0..=250).cycle().take(2 * STREAM_BYTES).collect();
+        for len in [
+            0,
+            1,
+            STREAM_BYTES - 1,
+            STREAM_BYTES,
+            STREAM_BYTES + 1,
+            STREAM_BYTES + 63,
+        ] {
+            for (source, target) in [(0, 0), (1, 0), (0, 1), (17, 63), (64, 65)] {
+                let mut to = vec![0xff; len + 2 * EDGE];
+                // SAFETY: both ranges lie in their vectors, which are not the same.
+                unsafe { copy(from[source..].as_ptr(), to[target..].as_mut_ptr(), len) };
+                assert!(
+                    to[target..target + len] == from[source..source + len],
+                    "{len}"
+                );
+                assert!(to[..target].iter().all(|&byte| byte == 0xff));
+                assert!(to[target + len..].iter().all(|&byte| byte == 0xff));
+            }
+        }
+    }
+}

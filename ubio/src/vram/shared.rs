@@ -101,7 +101,6 @@ impl NamedBuffer {
                 Errno::PERM | Errno::ACCESS => {
                     error.remedy("take another name, or have its owner remove what has it")
                 }
-                Errno::NOENT => error.remedy("mount /proc: unnamed files get their name by it"),
                 _ => error,
             }
         };
@@ -112,26 +111,45 @@ impl NamedBuffer {
         let link =
             |to: &Path| rustix::fs::linkat(CWD, source.as_str(), CWD, to, AtFlags::SYMLINK_FOLLOW);
         match link(&self.path) {
-            Ok(()) => return Ok(self.path),
+            Ok(()) => {
+                self.unlock();
+                return Ok(self.path);
+            }
             Err(Errno::EXIST) => {}
+            Err(errno @ Errno::NOENT) => {
+                let error = fail(errno);
+                return Err(error.remedy("mount /proc: unnamed files get their name by it"));
+            }
             Err(errno) => return Err(fail(errno)),
         }
         for attempt in 0..1000u32 {
             let beside = left_over_name(&self.path, std::process::id(), attempt);
             match link(&beside) {
                 Ok(()) => {
-                    return rustix::fs::rename(&beside, &self.path)
-                        .map(|()| self.path.clone())
-                        .map_err(|errno| {
+                    return match rustix::fs::rename(&beside, &self.path) {
+                        Ok(()) => {
+                            self.unlock();
+                            Ok(self.path)
+                        }
+                        Err(errno) => {
                             let _gone = rustix::fs::unlink(&beside);
-                            fail(errno)
-                        });
+                            Err(fail(errno))
+                        }
+                    };
                 }
                 Err(Errno::EXIST) => {}
                 Err(errno) => return Err(fail(errno)),
             }
         }
         Err(fail(Errno::EXIST))
+    }
+}
+
+impl NamedBuffer {
+    /// The mapping keeps the file open, and its lock, for as long as it is used: readers that
+    /// lock what they map must not wait for that.
+    fn unlock(&self) {
+        let _was_none = rustix::fs::flock(&self.file, FlockOperation::NonBlockingUnlock);
     }
 }
 
@@ -214,4 +232,38 @@ fn reserve(region: &Region) -> Result<()> {
             .map(|thread| thread.join().expect("reserving does not panic"))
             .fold(mine, |so_far, result| so_far.and(result))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_nobody_is_at_is_a_left_over() {
+        let name = format!("left-over-{}", std::process::id());
+        let path = path_of(&name).expect("a name");
+        // Of whatever process: ids say nothing.
+        let [held, left] = [0, 1].map(|attempt| left_over_name(&path, 1, attempt));
+        let file = std::fs::File::create(&held).expect("/dev/shm can be written");
+        std::fs::File::create(&left).expect("/dev/shm can be written");
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).expect("a lock");
+        remove_left_over(&path);
+        assert!(held.exists() && !left.exists());
+        drop(file);
+        remove_left_over(&path);
+        assert!(!held.exists());
+    }
+
+    #[test]
+    fn a_published_name_is_not_locked() {
+        let name = format!("unlocked-{}", std::process::id());
+        for _replaced in 0..2 {
+            let named = NamedBuffer::create(&name, 10).expect("shared memory");
+            let _mapped = named.buffer();
+            let path = named.publish().expect("publish");
+            let file = std::fs::File::open(path).expect("it is there");
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).expect("a lock");
+        }
+        std::fs::remove_file(path_of(&name).expect("a name")).expect("remove");
+    }
 }

@@ -82,7 +82,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             }
             // Quickly, and huge pages last: what lies free for a second or so a virtual
             // machine may hand back to its host, which then has to be asked for it again.
-            for memory in [memmap2::MmapMut::map_anon(bytes)?, floor::anonymous(bytes)?] {
+            let base = memmap2::MmapMut::map_anon(bytes)?;
+            base.advise(memmap2::Advice::NoHugePage)?;
+            for memory in [base, floor::anonymous(bytes)?] {
                 memory.advise(memmap2::Advice::PopulateWrite)?;
             }
         }

@@ -163,6 +163,7 @@ fn json_has_the_promised_keys() {
         ("cpu_seconds", &["user", "sys"]),
         ("peak_rss_bytes", &[]),
         ("via", &[]),
+        ("layout", &[]),
         ("route_bytes", &["direct", "cached", "traditional"]),
         ("fallbacks", &[]),
         ("windows", &["count", "size", "switches", "peak_in_use"]),

@@ -6,7 +6,6 @@ use crate::units::Nanos;
 const LIMITS: TunerLimits = TunerLimits {
     command_bytes_max: 4 << 20,
     depth_max: 128,
-    in_flight_bytes_max: 32 << 20,
     alignment: 4096,
 };
 const MIB: u64 = 1 << 20;
@@ -254,7 +253,6 @@ fn keeps_to_the_limits() {
     let limits = TunerLimits {
         command_bytes_max: 512 << 10,
         depth_max: 16,
-        in_flight_bytes_max: 32 << 20,
         alignment: 4096,
     };
     for (bytes, depth) in [(4 << 20, 128), (64 << 10, 1), (4096, 8), (384 << 10, 3)] {

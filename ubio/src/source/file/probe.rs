@@ -57,6 +57,7 @@ pub fn probe(file: &impl AsFd) -> Result<Probed> {
             object: FileObject {
                 direct: None,
                 buffered: Arc::clone(&buffered),
+                in_memory: direct_io == DirectIo::InMemory,
             },
             direct_io,
             resident_only: false,
@@ -114,6 +115,7 @@ pub fn probe(file: &impl AsFd) -> Result<Probed> {
         object: FileObject {
             direct: Some(Arc::new(direct)),
             buffered: Arc::clone(&buffered),
+            in_memory: false,
         },
         direct_io: DirectIo::Aligned(vouched.unwrap_or(4096)),
         resident_only: reads_resident_only(&*buffered)?,
@@ -137,6 +139,7 @@ pub fn unused(file: &impl AsFd) -> Result<Probed> {
         object: FileObject {
             direct: None,
             buffered,
+            in_memory: false,
         },
         direct_io: DirectIo::InMemory,
         resident_only: false,

@@ -4,7 +4,7 @@
 //! unsafe: calls `cachestat`, which rustix does not wrap.
 #![expect(unsafe_code, reason = "a raw system call that has no safe wrapper")]
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::hash::{BuildHasher, RandomState};
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -86,43 +86,41 @@ fn on_overlay(file: &impl AsFd) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|stat| stat.f_type == OVERLAYFS_MAGIC)
 }
 
-/// Pages looked at to see whether any of a file is there.
-const FILE_SAMPLES: u64 = 16;
 /// Pages looked at in a range.
-const RANGE_SAMPLES: u64 = 2;
+const RANGE_SAMPLES: u64 = 4;
+/// After so many cold ranges in a row only every so manieth is looked at: a look at a page that
+/// is not there reads it.
+const PATIENCE: u32 = 16;
+const SELDOM: u32 = 16;
 
 /// One file of which the kernel does not say what is in the page cache, and a guess from
 /// pages drawn at random. To look is to read what is there already; a page that is not gets
-/// read alone, so a file of which nothing is found is not looked at again.
+/// read alone.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
-    /// The file opened anew: its readahead is turned off, which others should not feel.
-    /// `None` if nothing of it was found, or it cannot be looked at.
+    /// The file opened anew: its readahead is turned off, which others should not feel. `None`
+    /// if it cannot be looked at.
     file: OnceCell<Option<OwnedFd>>,
+    /// Cold ranges in a row.
+    cold: Cell<u32>,
 }
 
 impl Samples {
-    /// Hot or cold, of a range of `file`, which has `file_bytes`.
-    pub(crate) fn residency(
-        &self,
-        file: &impl AsFd,
-        file_bytes: u64,
-        offset: u64,
-        len_bytes: u64,
-    ) -> Residency {
-        let opened = self.file.get_or_init(|| {
-            let own = without_readahead(file)?;
-            let found = (0..FILE_SAMPLES).any(|draw| is_there(&own, draw, 0, file_bytes));
-            found.then_some(own)
-        });
-        let all_there = opened.as_ref().is_some_and(|own| {
-            (0..RANGE_SAMPLES).all(|draw| is_there(own, draw, offset, len_bytes))
-        });
+    /// Hot or cold, of a range of `file`. Asked in the order in which the ranges are read.
+    pub(crate) fn residency(&self, file: &impl AsFd, offset: u64, len_bytes: u64) -> Residency {
+        let cold = self.cold.get();
+        let look = cold < PATIENCE || cold.is_multiple_of(SELDOM);
+        let file = self.file.get_or_init(|| without_readahead(file));
+        let all_there = look
+            && file.as_ref().is_some_and(|file| {
+                (0..RANGE_SAMPLES).all(|draw| is_there(file, draw, offset, len_bytes))
+            });
         if all_there {
-            Residency::Hot
-        } else {
-            Residency::Cold
+            self.cold.set(0);
+            return Residency::Hot;
         }
+        self.cold.set(cold.saturating_add(1));
+        Residency::Cold
     }
 }
 
@@ -153,21 +151,21 @@ mod tests {
     use super::*;
 
     /// On a file system with a page cache of its own and direct I/O (not tmpfs).
-    fn file() -> Option<(tempfile::NamedTempFile, u64)> {
+    fn file() -> Option<tempfile::NamedTempFile> {
         let bytes = 8 << 20;
         let file = tempfile::NamedTempFile::new_in("/var/tmp").ok()?;
         std::fs::write(file.path(), vec![7; bytes]).ok()?;
         file.as_file().sync_all().ok()?;
-        Some((file, bytes as u64))
+        Some(file)
     }
 
     #[test]
     fn samples_tell_hot_from_cold() {
-        let Some((file, bytes)) = file() else {
+        let Some(file) = file() else {
             println!("skipped: /var/tmp cannot be written");
             return;
         };
-        let look = || Samples::default().residency(file.as_file(), bytes, 1 << 20, 1 << 20);
+        let look = || Samples::default().residency(file.as_file(), 1 << 20, 1 << 20);
         // As the kernel sees it, where it says: some file systems keep what they are told to drop.
         let told = || residency(file.as_file(), 1 << 20, 1 << 20);
         if told() == Residency::Hot {

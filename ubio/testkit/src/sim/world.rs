@@ -314,6 +314,7 @@ impl World {
 
     /// Nothing to do: what it says it waits for must be so, and someone must be there to end it.
     fn check_idle(&self) {
+        self.core.check_idle();
         let due = self.core.next_wakeup();
         assert!(
             due.is_none_or(|at| at.0 > self.now),

@@ -27,7 +27,6 @@ impl Core {
         if self.stats.in_flight.now >= self.depth + over {
             return None;
         }
-        self.arm_window();
         self.next_command(now)
     }
 
@@ -131,20 +130,13 @@ impl Core {
         }
     }
 
-    /// Arms a window when the next command is not one for a window already: no earlier than
-    /// the source has room for it, so that no window is promised to a stream before it is of
-    /// use, and few windows, which stay in the cache, serve where few are enough.
-    #[inline]
-    fn arm_window(&mut self) {
-        let next = self.armed.front();
-        if next.is_none_or(|id| !self.table.is_window(id))
-            && self.table.windows_in(State::Armed) == 0
+    /// Arms a window if none waits for its first command. Called no earlier than the source has
+    /// room for that command, so that no window is promised to a stream before it is of use, and
+    /// few windows, which stay in the cache, serve where few are enough.
+    fn arm_window(&mut self) -> bool {
+        self.table.windows_in(State::Armed) == 0
             && self.table.has_free(Kind::Window)
             && self.arm_next(Kind::Window)
-        {
-            // The stream may want a ticket next.
-            self.stirred = true;
-        }
     }
 
     /// Arms the next fill of the stream whose turn it is. False when no stream wants a lease
@@ -241,9 +233,22 @@ impl Core {
         {
             return Some(self.submit_again(command, now));
         }
-        let Some(id) = self.armed.front() else {
-            self.starved = true;
-            return None;
+        let id = match self.armed.front() {
+            Some(id) if self.table.is_window(id) => id,
+            other => {
+                // The stream may want a ticket next.
+                if self.arm_window()
+                    && let Some(action) = self.next_but_commands()
+                {
+                    self.stirred = true;
+                    return Some(action);
+                }
+                let Some(id) = other.or_else(|| self.armed.front()) else {
+                    self.starved = true;
+                    return None;
+                };
+                id
+            }
         };
         let slot = &mut self.table[id];
         let left = slot.end - slot.next;

@@ -94,11 +94,10 @@ fn windows_that_wait_to_be_lent_wait_for_the_source() {
 }
 
 #[test]
-fn a_destination_is_prepared_while_the_depth_is_used_up() {
+fn a_destination_is_prepared_before_the_window_ahead_of_it_is_read() {
     let landings = [Landing::Window, Landing::Window, Landing::Destination];
     let (mut core, _) = machine(2, plan(&landings, None));
     core.set_depth(2);
-    command(&mut core);
     command(&mut core);
     let action = core.next_action(NOW);
     assert!(

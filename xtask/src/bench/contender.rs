@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::floor;
+use super::floor::{self, Pages};
 use crate::repo;
 
 /// Options of `xtask contender`.
@@ -39,6 +39,9 @@ enum Which {
     /// The floor for reads through buffers: read direct into a few buffers, copy them to fresh
     /// memory on huge pages, and nothing else
     FloorBuffers {
+        /// On reserved huge pages
+        #[arg(long)]
+        reserved: bool,
         /// Files to read
         #[arg(required = true)]
         files: Vec<PathBuf>,
@@ -46,6 +49,9 @@ enum Which {
     /// The floor for reads in place: fault fresh memory in on huge pages, read direct into it,
     /// and nothing else
     FloorInPlace {
+        /// On reserved huge pages
+        #[arg(long)]
+        reserved: bool,
         /// Files to read
         #[arg(required = true)]
         files: Vec<PathBuf>,
@@ -69,27 +75,39 @@ const PIECE_BYTES: usize = 8 << 20;
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.which {
         Which::BufferedRead { files } => buffered_read(files)?,
-        Which::Floor { huge, files } => floor::cached(files, *huge)?,
-        Which::FloorBuffers { files } => floor::through_buffers(files)?,
-        Which::FloorInPlace { files } => floor::in_place(files)?,
+        Which::Floor { huge, files } => {
+            let pages = if *huge {
+                Pages::Transparent
+            } else {
+                Pages::Base
+            };
+            floor::cached(files, pages)?;
+        }
+        Which::FloorBuffers { reserved, files } => floor::through_buffers(files, huge(*reserved))?,
+        Which::FloorInPlace { reserved, files } => floor::in_place(files, huge(*reserved))?,
         Which::Primer { bytes, reserved } => {
             let bytes = usize::try_from(*bytes).context("too large for this machine")?;
-            if *reserved {
-                let mut options = memmap2::MmapOptions::new();
-                let memory = options.len(bytes).huge(Some(21)).map_anon()?;
-                memory.advise(memmap2::Advice::PopulateWrite)?;
-                return Ok(ExitCode::SUCCESS);
-            }
             // Quickly, and huge pages last: what lies free for a second or so a virtual
             // machine may hand back to its host, which then has to be asked for it again.
-            let base = memmap2::MmapMut::map_anon(bytes)?;
-            base.advise(memmap2::Advice::NoHugePage)?;
-            for memory in [base, floor::anonymous(bytes)?] {
-                memory.advise(memmap2::Advice::PopulateWrite)?;
+            let sweeps: &[Pages] = if *reserved {
+                &[Pages::Reserved]
+            } else {
+                &[Pages::Base, Pages::Transparent]
+            };
+            for &pages in sweeps {
+                floor::anonymous(bytes, pages)?.advise(memmap2::Advice::PopulateWrite)?;
             }
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn huge(reserved: bool) -> Pages {
+    if reserved {
+        Pages::Reserved
+    } else {
+        Pages::Transparent
+    }
 }
 
 fn buffered_read(files: &[PathBuf]) -> Result<()> {

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use memmap2::{Advice, MmapMut};
+use memmap2::{Advice, MmapMut, MmapOptions};
 use rustix::fs::OFlags;
 
 use super::contender::{open, say, size};
@@ -27,6 +27,15 @@ const CACHED_BYTES: usize = 8 << 20;
 const BLOCK_BYTES: usize = 4096;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
+/// What fresh memory stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pages {
+    Base,
+    Transparent,
+    /// Reserved by whoever started the program.
+    Reserved,
+}
+
 /// A stretch of a file and where it goes.
 struct Piece<'a> {
     file: &'a File,
@@ -37,10 +46,10 @@ struct Piece<'a> {
 }
 
 /// Pages cached: fault all in on every core, then copy the files on every core.
-pub(crate) fn cached(paths: &[PathBuf], huge: bool) -> Result<()> {
+pub(crate) fn cached(paths: &[PathBuf], pages: Pages) -> Result<()> {
     let started = Instant::now();
     let files = files(paths, open)?;
-    let mut memory = memory(&files, huge)?;
+    let mut memory = memory(&files, pages)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     // Whole huge pages for each core.
     let share = memory
@@ -71,11 +80,11 @@ pub(crate) fn cached(paths: &[PathBuf], huge: bool) -> Result<()> {
 
 /// Cold, through buffers: some threads read direct into a few buffers on huge pages, one
 /// copies them to fresh memory, faulting it in on the way.
-pub(crate) fn through_buffers(paths: &[PathBuf]) -> Result<()> {
+pub(crate) fn through_buffers(paths: &[PathBuf], pages: Pages) -> Result<()> {
     let started = Instant::now();
     let files = files(paths, open_direct)?;
-    let mut memory = memory(&files, true)?;
-    let mut pool = anonymous(BUFFERS * DIRECT_BYTES)?;
+    let mut memory = memory(&files, pages)?;
+    let mut pool = anonymous(BUFFERS * DIRECT_BYTES, pages)?;
     let todo = Mutex::new(pieces(&files, &mut memory, DIRECT_BYTES).into_iter());
     let (free, taken) = channel();
     let (read, landed): (Sender<(&mut [u8], Piece<'_>)>, Receiver<_>) = channel();
@@ -117,10 +126,10 @@ pub(crate) fn through_buffers(paths: &[PathBuf]) -> Result<()> {
 }
 
 /// Cold, in place: one thread faults fresh memory in, some read direct into what is there.
-pub(crate) fn in_place(paths: &[PathBuf]) -> Result<()> {
+pub(crate) fn in_place(paths: &[PathBuf], pages: Pages) -> Result<()> {
     let started = Instant::now();
     let files = files(paths, open_direct)?;
-    let mut memory = memory(&files, true)?;
+    let mut memory = memory(&files, pages)?;
     let todo = pieces(&files, &mut memory, DIRECT_BYTES);
     let (ready, faulted) = channel();
     let faulted = Mutex::new(faulted);
@@ -210,21 +219,27 @@ fn open_direct(path: &Path) -> Result<File> {
 }
 
 /// Fresh memory for all files, each from a block's border on.
-fn memory(files: &[(File, usize)], huge: bool) -> Result<MmapMut> {
+fn memory(files: &[(File, usize)], pages: Pages) -> Result<MmapMut> {
     let total = files
         .iter()
         .map(|(_, len)| len.next_multiple_of(BLOCK_BYTES))
         .sum();
-    if huge {
-        return anonymous(total);
-    }
-    Ok(MmapMut::map_anon(total)?)
+    anonymous(total, pages)
 }
 
-/// Fresh memory, on transparent huge pages.
-pub(crate) fn anonymous(len: usize) -> Result<MmapMut> {
+/// Fresh memory.
+pub(crate) fn anonymous(len: usize, pages: Pages) -> Result<MmapMut> {
+    if pages == Pages::Reserved {
+        const HUGE_PAGE_BITS: u8 = 21;
+        let mut options = MmapOptions::new();
+        let memory = options.len(len).huge(Some(HUGE_PAGE_BITS)).map_anon();
+        return memory.context("no huge pages are reserved (vm.nr_hugepages)");
+    }
     let memory = MmapMut::map_anon(len)?;
-    memory.advise(Advice::HugePage)?;
+    memory.advise(match pages {
+        Pages::Base => Advice::NoHugePage,
+        _ => Advice::HugePage,
+    })?;
     Ok(memory)
 }
 

@@ -1,6 +1,8 @@
 //! What the engine has to reach, and whether these samples show it.
 
-use super::roster::{BUFFERED, FLOORS_COLD, FLOORS_WARM, OURS, Sample, UBCP_RESERVED};
+use super::roster::{
+    BUFFERED, FLOORS_COLD, FLOORS_RESERVED, FLOORS_WARM, OURS, Sample, UBCP_RESERVED,
+};
 use super::rounds::{Results, Row, State};
 use super::stats::{self, Ratio};
 
@@ -31,8 +33,9 @@ pub(crate) fn standings(results: &Results) -> Vec<Standing> {
             let [buffers, in_place] = FLOORS_COLD.map(|(name, _)| results.row(name));
             compare(results.row("ubcp --via ub"), buffers, 0.95);
             compare(results.row("ubcp --via in-place"), in_place, 0.95);
-            for (name, _) in UBCP_RESERVED {
+            for ((name, _), (floor, _)) in UBCP_RESERVED.iter().zip(FLOORS_RESERVED) {
                 compare(results.row(name), fio, 0.97);
+                compare(results.row(name), results.row(floor), 0.95);
             }
             compare(results.row("ubcp --via ub --prefault"), fio, 0.97);
             compare(results.row("ubcp --via in-place --prefault"), fio, 0.97);
@@ -82,7 +85,10 @@ fn is_peer(row: &Row) -> bool {
 }
 
 fn is_floor(row: &Row) -> bool {
-    let mut floors = FLOORS_COLD.iter().chain(&FLOORS_WARM);
+    let mut floors = FLOORS_COLD
+        .iter()
+        .chain(&FLOORS_RESERVED)
+        .chain(&FLOORS_WARM);
     floors.any(|(name, _)| *name == row.name)
 }
 

@@ -21,8 +21,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail, ensure};
 
 use self::roster::{
-    BUFFERED, Contender, FLOORS_COLD, FLOORS_WARM, How, Subject, UBCP_COLD, UBCP_RESERVED,
-    UBCP_WARM,
+    BUFFERED, Contender, FLOORS_COLD, FLOORS_RESERVED, FLOORS_WARM, How, Subject, UBCP_COLD,
+    UBCP_RESERVED, UBCP_WARM,
 };
 use self::rounds::{Plan, State};
 use crate::{cache, fio, model, ubcp};
@@ -180,6 +180,9 @@ fn plan(args: &Args, state: State, subject: &Subject, peers: &peers::Peers) -> R
         let reserved =
             UBCP_RESERVED.map(|(name, options)| Contender::new(name, How::UbcpReserved(options)));
         contenders.extend(reserved);
+        let floors =
+            FLOORS_RESERVED.map(|(name, words)| Contender::new(name, How::OwnReserved(words)));
+        contenders.extend(floors);
     }
     contenders.push(Contender::new(BUFFERED, How::Own(&["buffered-read"])));
     let floors = match state {

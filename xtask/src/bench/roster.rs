@@ -47,6 +47,8 @@ pub(crate) enum How {
     UbcpReserved(&'static [&'static str]),
     /// A subcommand of `xtask contender`, and its options.
     Own(&'static [&'static str]),
+    /// The same on reserved huge pages.
+    OwnReserved(&'static [&'static str]),
     /// A program that prints one JSON line, as `benches/peers/common.py` describes it.
     Peer {
         program: PathBuf,
@@ -138,6 +140,17 @@ pub(crate) const FLOORS_COLD: [(&str, &[&str]); 2] = [
     ("floor: fault, read in place", &["floor-in-place"]),
 ];
 
+pub(crate) const FLOORS_RESERVED: [(&str, &[&str]); 2] = [
+    (
+        "floor: read, fault, copy, reserved huge pages",
+        &["floor-buffers"],
+    ),
+    (
+        "floor: fault, read in place, reserved huge pages",
+        &["floor-in-place"],
+    ),
+];
+
 /// What is loaded, and with which `ubcp`.
 #[derive(Debug)]
 pub(crate) struct Subject {
@@ -198,6 +211,11 @@ pub(crate) fn sample(contender: &Contender, subject: &Subject) -> Result<Sample>
         How::UbcpReserved(options) => {
             let load = ubcp::load_command(&subject.ubcp, options, &subject.source, "host:");
             ubcp_sample(reserved(&load, subject.bytes)?)
+        }
+        How::OwnReserved(words) => {
+            let mut command = own(words)?;
+            command.arg("--reserved").args(&subject.files);
+            line_sample(&mut reserved(&command, subject.bytes)?)
         }
         How::Own(words) => {
             let mut command = own(words)?;

@@ -46,7 +46,11 @@ impl VramBuffer {
     /// NoSpace.
     pub fn fault_in(&self) -> Result<()> {
         match self {
-            Self::Host(region) => region.populate(0, region.len_bytes()),
+            Self::Host(region) => {
+                region.populate(0, region.len_bytes())?;
+                region.note_faulted_in();
+                Ok(())
+            }
         }
     }
 }

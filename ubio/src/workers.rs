@@ -192,9 +192,10 @@ impl Work {
             Self::ReadRun {
                 resident_only, len, ..
             } => *resident_only && *len <= INLINE_COPY_BYTES,
-            Self::Populate { len_bytes, .. } | Self::Zero { len_bytes, .. } => {
-                *len_bytes <= INLINE_COPY_BYTES.into()
-            }
+            Self::Populate {
+                region, len_bytes, ..
+            } => region.is_faulted_in() || *len_bytes <= INLINE_COPY_BYTES.into(),
+            Self::Zero { len_bytes, .. } => *len_bytes <= INLINE_COPY_BYTES.into(),
         }
     }
 

@@ -11,6 +11,7 @@ use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
@@ -83,6 +84,8 @@ pub struct Region {
     len_bytes: u64,
     pages: Pages,
     claims: Claims,
+    /// All of it was faulted in once: to do so again, piece by piece, would be work for nothing.
+    faulted_in: AtomicBool,
     backing: Backing,
 }
 
@@ -140,6 +143,7 @@ impl Region {
                     len_bytes,
                     pages: Pages::HugeTlb,
                     claims: Claims::default(),
+                    faulted_in: AtomicBool::new(false),
                     backing: Backing::Mapped { start, len },
                 });
             }
@@ -160,6 +164,7 @@ impl Region {
             len_bytes,
             pages: Pages::Base,
             claims: Claims::default(),
+            faulted_in: AtomicBool::new(false),
             backing: Backing::Mapped { start, len: span },
         };
         if huge && len_bytes >= HUGE_PAGE_BYTES && region.advise_huge() {
@@ -197,6 +202,7 @@ impl Region {
             len_bytes,
             pages: Pages::Base,
             claims: Claims::default(),
+            faulted_in: AtomicBool::new(false),
             backing: Backing::Mapped { start, len },
         };
         if huge && len_bytes >= HUGE_PAGE_BYTES && region.advise_huge() {
@@ -215,6 +221,7 @@ impl Region {
             len_bytes: len as u64,
             pages: Pages::Base,
             claims: Claims::default(),
+            faulted_in: AtomicBool::new(false),
             backing: Backing::Adopted { _owner: owner },
         }
     }
@@ -271,10 +278,23 @@ impl Region {
     /// # Errors
     /// NoSpace: no memory.
     pub fn populate(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        if self.is_faulted_in() {
+            return Ok(());
+        }
         match self.populate_write(offset, len_bytes) {
             Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
             Err(errno) => Err(no_memory(errno)),
         }
+    }
+
+    /// Whether all of it was faulted in for writing once.
+    pub(crate) fn is_faulted_in(&self) -> bool {
+        self.faulted_in.load(Ordering::Relaxed)
+    }
+
+    /// Notes that all of it was faulted in for writing.
+    pub(crate) fn note_faulted_in(&self) {
+        self.faulted_in.store(true, Ordering::Relaxed);
     }
 
     /// Faults the range in for writing, for certain.

@@ -77,6 +77,7 @@ impl NamedBuffer {
         })?;
         let region = Arc::new(Region::of_file(&file, mapped, true, true).map_err(at_folder)?);
         reserve(&region).map_err(at_folder)?;
+        region.note_faulted_in();
         Ok(Self {
             file,
             path,

@@ -37,8 +37,6 @@ pub(crate) fn standings(results: &Results) -> Vec<Standing> {
                 compare(results.row(name), fio, 0.97);
                 compare(results.row(name), results.row(floor), 0.95);
             }
-            compare(results.row("ubcp --via ub --prefault"), fio, 0.97);
-            compare(results.row("ubcp --via in-place --prefault"), fio, 0.97);
             compare(ours, results.row("ubcp --via ub"), 1.0);
             compare(ours, results.row("ubcp --via in-place"), 1.0);
         }
@@ -59,24 +57,28 @@ pub(crate) fn standings(results: &Results) -> Vec<Standing> {
         compare(ours, Some(peer), if level { 1.0 } else { 1.3 });
     }
     if results.state == State::Cold {
+        let fio = results.baseline().filter(|row| row.is_fio);
+        let in_place = results.row("ubcp --via in-place --prefault");
+        // At most 1.3 times fio's.
+        all.extend(cpu(results, fio, in_place, 1.0 / 1.3));
         let best = fastest(
             results
                 .rows
                 .iter()
                 .filter(|row| row.name.starts_with("runai")),
         );
-        if let (Some(ours), Some(best)) = (ours, best) {
-            let pairs = Results::pairs(best, ours, Sample::cpu_s_per_gib);
-            let what = format!("CPU of {} against {OURS}", best.name);
-            let ratio = stats::ratio(&pairs, results.seed);
-            all.extend(ratio.map(|ratio| Standing {
-                what,
-                goal: 1.0,
-                ratio,
-            }));
-        }
+        all.extend(cpu(results, best, ours, 1.0));
     }
     all
+}
+
+/// How much more CPU a byte costs one than the other.
+fn cpu(results: &Results, of: Option<&Row>, than: Option<&Row>, goal: f64) -> Option<Standing> {
+    let (of, than) = (of?, than?);
+    let pairs = Results::pairs(of, than, Sample::cpu_s_per_gib);
+    let ratio = stats::ratio(&pairs, results.seed)?;
+    let what = format!("CPU of {} against {}", of.name, than.name);
+    Some(Standing { what, goal, ratio })
 }
 
 /// Somebody else's loader.

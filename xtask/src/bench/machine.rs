@@ -46,10 +46,19 @@ pub(crate) fn commit() -> String {
     )
 }
 
-/// The command as it was typed.
+/// The command as it can be typed again.
 pub(crate) fn command() -> String {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<String> = std::env::args().skip(1).map(quoted).collect();
     format!("cargo xtask {}", words.join(" "))
+}
+
+/// A word for a shell: in quotes if it would be taken apart otherwise.
+fn quoted(word: String) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word;
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 fn read(path: impl AsRef<Path>) -> String {
@@ -63,4 +72,22 @@ fn value_of(path: &str, key: &str) -> Option<String> {
     let text = read(path);
     let line = text.lines().find(|line| line.starts_with(key))?;
     Some(line.split_once(':')?.1.trim().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_take_them_apart() {
+        let cases = [
+            ("--rounds", "--rounds"),
+            ("a b,c", "'a b,c'"),
+            ("", "''"),
+            ("it's", r"'it'\''s'"),
+        ];
+        for (word, typed) in cases {
+            assert_eq!(quoted(word.into()), typed);
+        }
+    }
 }

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use fs_adapter::Model;
 use ubio_core::{
-    Action, Core, FillErrorKind, ItemIndex, Landing, Lease, Limits, Nanos, Stall, StreamPlan,
+    Action, Core, FillErrorKind, ItemIndex, Landing, Lease, Limits, Nanos, Setting, Stall,
+    StreamPlan,
 };
 
 use crate::error::{Error, ErrorKind, Result};
@@ -122,12 +123,14 @@ fn lease_of(id: u64) -> Lease {
 impl Driver {
     /// # Errors
     /// The limits are not the core's.
-    pub(crate) fn new(parts: Parts, command_bytes: u32, depth: u16, tuned: bool) -> Result<Self> {
+    pub(crate) fn new(parts: Parts, first: [Setting; 2], tuned: bool) -> Result<Self> {
         let mut core = Core::new(parts.limits).map_err(|cause| {
             Error::new(ErrorKind::InvalidInput, "engine settings").because(cause)
         })?;
-        core.set_command_bytes(command_bytes);
-        core.set_depth(depth);
+        let [windows, in_place] = first;
+        core.set_command_bytes(windows.command_bytes);
+        core.set_depth(windows.depth);
+        core.set_in_place(in_place);
         core.tune(tuned);
         let leases = usize::from(parts.limits.windows) + usize::from(parts.limits.tickets);
         let stats = *core.stats();

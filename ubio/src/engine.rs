@@ -127,8 +127,7 @@ impl Engine {
             .spawn(move || match open_parts(&settings, messages) {
                 Ok((parts, explanation)) => {
                     let waker = parts.source.waker();
-                    let (bytes, depth) = (settings.command_bytes, settings.depth);
-                    match Driver::new(parts, bytes, depth, settings.adaptive) {
+                    match Driver::new(parts, settings.first_settings(), settings.adaptive) {
                         Ok(driver) => {
                             // The opener waits for exactly this.
                             let _gone = started.send(Ok((waker, explanation)));

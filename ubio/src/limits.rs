@@ -13,10 +13,19 @@ pub const TICKETS: u16 = 32;
 pub const DIRECT_DEPTH: u16 = 128;
 /// Largest direct read, bytes.
 pub const MAX_COMMAND_BYTES: u32 = 4 << 20;
-/// Direct reads are cut to this at first, bytes.
+/// Largest fill that lands at its destination, bytes: no window bounds it, and each read has
+/// a price.
+pub const IN_PLACE_BYTES: u32 = MAX_COMMAND_BYTES;
+/// Direct reads into windows are cut to this at first, bytes.
 pub const FIRST_COMMAND_BYTES: u32 = 1 << 20;
-/// Direct reads in flight at first.
+/// Direct reads into windows in flight at first: few, so that what lands is still in the cache
+/// when it is copied.
 pub const FIRST_DEPTH: u16 = 3;
+/// Direct reads in place are cut to this at first, bytes.
+pub const FIRST_IN_PLACE_COMMAND_BYTES: u32 = MAX_COMMAND_BYTES;
+/// Direct reads in place in flight at first: no copy waits for them, and the more there are
+/// the more of them one wake-up finds done.
+pub const FIRST_IN_PLACE_DEPTH: u16 = 6;
 /// Threads that read where there is no io_uring.
 pub const READ_THREADS: usize = 8;
 /// Most registered files.

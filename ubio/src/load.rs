@@ -38,7 +38,10 @@ pub(crate) struct Shared {
     consumed: AtomicU32,
     cancelled: AtomicBool,
     outcome: OnceLock<Result<()>>,
+    /// Something became visible or was lent, or it is over.
     changed: Event,
+    /// It is over: whoever waits for that alone is not woken before.
+    ended: Event,
     lent: SegQueue<LentFill>,
     waker: Waker,
     /// The process it was started in.
@@ -55,6 +58,7 @@ impl Shared {
             cancelled: AtomicBool::new(false),
             outcome: OnceLock::new(),
             changed: Event::new(),
+            ended: Event::new(),
             lent: SegQueue::new(),
             waker,
             pid: std::process::id(),
@@ -90,6 +94,7 @@ impl Shared {
     pub(crate) fn finish(&self, outcome: Result<()>) {
         let _first_stays = self.outcome.set(outcome);
         self.changed.notify(usize::MAX);
+        self.ended.notify(usize::MAX);
     }
 
     pub(crate) fn is_finished(&self) -> bool {
@@ -111,8 +116,8 @@ impl Shared {
         self.waker.wake();
     }
 
-    /// Blocks until `look` finds something.
-    fn wait_for<T>(&self, mut look: impl FnMut(&Self) -> Option<T>) -> T {
+    /// Blocks until `look` finds something, looking after each event.
+    fn wait_for<T>(&self, event: &Event, mut look: impl FnMut(&Self) -> Option<T>) -> T {
         loop {
             if let Some(found) = look(self) {
                 return found;
@@ -121,7 +126,7 @@ impl Shared {
                 self.finish(Err(forked()));
                 continue;
             }
-            let listener = self.changed.listen();
+            let listener = event.listen();
             if let Some(found) = look(self) {
                 return found;
             }
@@ -129,12 +134,16 @@ impl Shared {
         }
     }
 
-    async fn wait_for_async<T>(&self, mut look: impl FnMut(&Self) -> Option<T>) -> T {
+    async fn wait_for_async<T>(
+        &self,
+        event: &Event,
+        mut look: impl FnMut(&Self) -> Option<T>,
+    ) -> T {
         loop {
             if let Some(found) = look(self) {
                 return found;
             }
-            let listener = self.changed.listen();
+            let listener = event.listen();
             if let Some(found) = look(self) {
                 return found;
             }
@@ -144,12 +153,12 @@ impl Shared {
 
     /// Blocks until it is over.
     pub(crate) fn wait_finished(&self) -> Result<()> {
-        self.wait_for(|shared| shared.outcome.get().cloned())
+        self.wait_for(&self.ended, |shared| shared.outcome.get().cloned())
     }
 
     /// Waits until it is over.
     pub(crate) async fn wait_finished_async(&self) -> Result<()> {
-        self.wait_for_async(|shared| shared.outcome.get().cloned())
+        self.wait_for_async(&self.ended, |shared| shared.outcome.get().cloned())
             .await
     }
 
@@ -279,7 +288,8 @@ impl Load {
     /// The load failed; tensors seen so far may be of a file that changed.
     pub fn next_tensor(&mut self) -> Result<Option<TensorView<'_>>> {
         let (next, items) = (self.next, self.items());
-        let there = self.shared.wait_for(|shared| shared.item(next, items))?;
+        let shared = &self.shared;
+        let there = shared.wait_for(&shared.changed, |shared| shared.item(next, items))?;
         Ok(self.advance(there))
     }
 
@@ -289,9 +299,9 @@ impl Load {
     /// As there.
     pub async fn next_tensor_async(&mut self) -> Result<Option<TensorView<'_>>> {
         let (next, items) = (self.next, self.items());
-        let there = self
-            .shared
-            .wait_for_async(|shared| shared.item(next, items))
+        let shared = &self.shared;
+        let there = shared
+            .wait_for_async(&shared.changed, |shared| shared.item(next, items))
             .await?;
         Ok(self.advance(there))
     }
@@ -520,7 +530,7 @@ impl Lending {
     /// The load failed.
     pub fn next_piece(&mut self) -> Result<Option<LentPiece>> {
         if self.current.is_none() {
-            let fill = self.shared.wait_for(next_fill)?;
+            let fill = self.shared.wait_for(&self.shared.changed, next_fill)?;
             self.take(fill);
         }
         Ok(self.piece())
@@ -532,7 +542,10 @@ impl Lending {
     /// As there.
     pub async fn next_piece_async(&mut self) -> Result<Option<LentPiece>> {
         if self.current.is_none() {
-            let fill = self.shared.wait_for_async(next_fill).await?;
+            let fill = self
+                .shared
+                .wait_for_async(&self.shared.changed, next_fill)
+                .await?;
             self.take(fill);
         }
         Ok(self.piece())

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use ubio_core::Limits;
+use ubio_core::{Limits, Setting};
 
 use crate::driver::{Control, Parts};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{
     DEFAULT_WINDOW_BYTES, DEFAULT_WINDOWS, DIRECT_DEPTH, FIRST_COMMAND_BYTES, FIRST_DEPTH,
-    MAX_COMMAND_BYTES, STREAMS, TICKETS,
+    FIRST_IN_PLACE_COMMAND_BYTES, FIRST_IN_PLACE_DEPTH, MAX_COMMAND_BYTES, STREAMS, TICKETS,
 };
 use crate::source::Source;
 use crate::source::file::{FileSource, Reader};
@@ -29,8 +29,8 @@ pub struct Builder {
     pub(crate) huge_pages: bool,
     pub(crate) io_uring: bool,
     pub(crate) traced: bool,
-    pub(crate) command_bytes: u32,
-    pub(crate) depth: u16,
+    pub(crate) command_bytes: Option<u32>,
+    pub(crate) depth: Option<u16>,
     pub(crate) adaptive: bool,
     pub(crate) workers: usize,
 }
@@ -43,8 +43,8 @@ impl Default for Builder {
             huge_pages: true,
             io_uring: true,
             traced: false,
-            command_bytes: FIRST_COMMAND_BYTES,
-            depth: FIRST_DEPTH,
+            command_bytes: None,
+            depth: None,
             adaptive: true,
             workers: topology::copy_workers(),
         }
@@ -87,13 +87,17 @@ impl Builder {
         self
     }
 
-    /// Largest direct read, bytes, and how many commands in flight. They stay so, unless
-    /// [`adaptive`](Self::adaptive) is asked for after it.
+    /// Largest direct read, bytes. With [`adaptive`](Self::adaptive), what it begins with.
     #[must_use]
-    pub fn commands(mut self, bytes: u32, depth: u16) -> Self {
-        self.command_bytes = bytes;
-        self.depth = depth;
-        self.adaptive = false;
+    pub fn command_bytes(mut self, bytes: u32) -> Self {
+        self.command_bytes = Some(bytes);
+        self
+    }
+
+    /// Direct reads in flight. With [`adaptive`](Self::adaptive), what it begins with.
+    #[must_use]
+    pub fn depth(mut self, depth: u16) -> Self {
+        self.depth = Some(depth);
         self
     }
 
@@ -122,13 +126,25 @@ impl Builder {
         Engine::open(&self)
     }
 
+    /// Size and number of direct reads to begin with: through windows, and in place.
+    pub(crate) fn first_settings(&self) -> [Setting; 2] {
+        [
+            (FIRST_COMMAND_BYTES, FIRST_DEPTH),
+            (FIRST_IN_PLACE_COMMAND_BYTES, FIRST_IN_PLACE_DEPTH),
+        ]
+        .map(|(bytes, depth)| Setting {
+            command_bytes: self.command_bytes.unwrap_or(bytes),
+            depth: self.depth.unwrap_or(depth),
+        })
+    }
+
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             windows: self.windows,
             window_bytes: self.window_bytes,
             tickets: TICKETS,
             depth: DIRECT_DEPTH,
-            command_bytes: MAX_COMMAND_BYTES.min(self.window_bytes),
+            command_bytes: MAX_COMMAND_BYTES,
             alignment: 4096,
             streams: STREAMS,
         }

@@ -4,7 +4,7 @@
 
 use ubio_core::{FillPlan, ItemIndex, Landing, ObjectId, Piece, Route, StreamPlan};
 
-use crate::limits::MAX_GAP_BYTES;
+use crate::limits::{IN_PLACE_BYTES, MAX_GAP_BYTES};
 use crate::source::file::residency::Residency;
 
 /// Offsets, lengths and memory places of direct reads are multiples of this, bytes. Every
@@ -267,6 +267,10 @@ impl Cutter<'_> {
         }
         let (_way, file_len) = self.files[file as usize];
         let len = (end - start).next_multiple_of(ALIGNMENT);
+        if self.extends_last(stretch, way, pieces) {
+            self.extend_last(small(len), small(len.min(file_len - start)), to);
+            return;
+        }
         self.plan.fills.push(FillPlan {
             object: ObjectId(file),
             offset: start,
@@ -277,6 +281,39 @@ impl Cutter<'_> {
             otherwise: way.otherwise,
             pieces: pieces..to,
         });
+    }
+
+    /// Whether a stretch is best read along with the fill before it: both go straight to
+    /// places that follow each other, and no window has to hold them.
+    fn extends_last(&self, stretch: Stretch, way: Way, first_piece: u32) -> bool {
+        let in_place = way.route == Route::Direct
+            && way.landing == Landing::Destination
+            && way.otherwise.is_none();
+        let Some(last) = self.plan.fills.last() else {
+            return false;
+        };
+        let before = self.plan.pieces[last.pieces.start as usize];
+        let next = self.plan.pieces[first_piece as usize];
+        in_place
+            && (last.route, last.landing, last.otherwise) == (way.route, way.landing, way.otherwise)
+            && last.object.0 == stretch.file
+            && last.offset + u64::from(last.expected) == stretch.start
+            && !stretch.start.is_multiple_of(u64::from(IN_PLACE_BYTES))
+            && u64::from(last.len) + (stretch.end - stretch.start) <= IN_PLACE_BYTES.into()
+            && before.destination + u64::from(last.len) + u64::from(next.fill_offset)
+                == next.destination + u64::from(before.fill_offset)
+    }
+
+    /// Makes the last fill longer; the pieces up to `pieces_end` are of its new part.
+    fn extend_last(&mut self, len: u32, expected: u32, pieces_end: u32) {
+        let last = self.plan.fills.last_mut().expect("there is one to extend");
+        let from = last.pieces.end as usize;
+        for piece in &mut self.plan.pieces[from..pieces_end as usize] {
+            piece.fill_offset += last.len;
+        }
+        last.len += len;
+        last.expected += expected;
+        last.pieces.end = pieces_end;
     }
 }
 
@@ -331,7 +368,13 @@ mod tests {
         for fill in &plan.fills {
             assert_eq!(fill.offset % ALIGNMENT, 0);
             assert_eq!(u64::from(fill.len) % ALIGNMENT, 0);
-            assert!(u64::from(fill.len) <= WINDOW && fill.expected <= fill.len);
+            let through = fill.landing != Landing::Destination || fill.otherwise.is_some();
+            let most = if through {
+                WINDOW
+            } else {
+                IN_PLACE_BYTES.into()
+            };
+            assert!(u64::from(fill.len) <= most && fill.expected <= fill.len);
             let mut last_end = 0;
             for piece in &plan.pieces[fill.pieces.start as usize..fill.pieces.end as usize] {
                 assert!(piece.fill_offset >= last_end && piece.len > 0);
@@ -441,6 +484,60 @@ mod tests {
                 (Route::Direct, part)
             ]
         );
+    }
+
+    #[test]
+    fn what_needs_no_window_is_read_in_larger_parts() {
+        let in_place = Shape {
+            landing: Landing::Destination,
+            ..shape()
+        };
+        let large = u64::from(IN_PLACE_BYTES);
+        let len = 3 * large + WINDOW + 5;
+        let files = [(FileWay::Direct, len)];
+        // Two tensors; the second has its place `hole` bytes behind the first.
+        let runs = |first: u64, hole: u64| {
+            [(0, first, 0), (first, len - first, 1)].map(|(offset, len, item)| Run {
+                file: 0,
+                offset,
+                len,
+                destination: offset + if item == 1 { hole } else { 0 },
+                item,
+            })
+        };
+        let together = runs(large + WINDOW / 2, 0);
+        let lens = |plan: &StreamPlan| -> Vec<u64> {
+            plan.fills.iter().map(|fill| fill.len.into()).collect()
+        };
+        let cold = |_, _, _| Residency::Cold;
+        let plan = fills(&together, 2, &files, &in_place, &cold);
+        check(&together, &plan);
+        assert_eq!(lens(&plan), [large, large, large, WINDOW + ALIGNMENT]);
+        // What is hot comes from the page cache, and parts what is read.
+        let hot = |_, offset, _| {
+            if offset == WINDOW {
+                Residency::Hot
+            } else {
+                Residency::Cold
+            }
+        };
+        let plan = fills(&together, 2, &files, &in_place, &hot);
+        check(&together, &plan);
+        let parts = [
+            WINDOW,
+            WINDOW,
+            large - 2 * WINDOW,
+            large,
+            large,
+            WINDOW + ALIGNMENT,
+        ];
+        assert_eq!(lens(&plan), parts);
+        // What lies apart is read apart.
+        let apart = runs(large + WINDOW, ALIGNMENT);
+        let plan = fills(&apart, 2, &files, &in_place, &cold);
+        check(&apart, &plan);
+        let parts = [large, WINDOW, large - WINDOW, large, WINDOW + ALIGNMENT];
+        assert_eq!(lens(&plan), parts);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::plan::{FileWay, Run, Shape, fills};
 use crate::source::Object;
 use crate::source::file::probe::{DirectIo, Probed, probe};
-use crate::source::file::residency::{Residency, Samples, residency};
+use crate::source::file::residency::Known;
 use crate::stats::Reason;
 use crate::sys::memory::{Pages, Region};
 
@@ -177,16 +177,16 @@ pub(crate) fn stream_plan(
             (way, file.len_bytes())
         })
         .collect();
-    let samples: Vec<Samples> = probed.iter().map(|_file| Samples::default()).collect();
+    let mut ends = vec![0; probed.len()];
+    for run in runs {
+        let end: &mut u64 = &mut ends[run.file as usize];
+        *end = (*end).max(run.offset + run.len);
+    }
+    let known: Vec<Known> = ends.into_iter().map(Known::new).collect();
     let resident = |file: u32, offset, len| {
         let index = file as usize;
-        let model_file = &model_files[index];
-        match residency(model_file.file(), offset, len) {
-            Residency::Unknown if probed[index].resident_only => {
-                samples[index].residency(model_file.file(), offset, len)
-            }
-            told => told,
-        }
+        let file = model_files[index].file();
+        known[index].residency(file, (offset, len), probed[index].resident_only)
     };
     fills(runs, items, &files, shape, &resident)
 }

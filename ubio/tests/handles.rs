@@ -61,7 +61,12 @@ fn open(path: &Path) -> (Arc<Model>, Plan, Placement) {
 
 fn engine() -> Engine {
     let builder = Engine::builder().windows(3).window_bytes(256 << 10);
-    builder.commands(64 << 10, 8).open().expect("engine")
+    builder
+        .command_bytes(64 << 10)
+        .depth(8)
+        .adaptive(false)
+        .open()
+        .expect("engine")
 }
 
 /// Runs `work` on a thread; a panic if it is not over in time.

@@ -65,7 +65,9 @@ fn small() -> Builder {
     Engine::builder()
         .windows(3)
         .window_bytes(256 << 10)
-        .commands(64 << 10, 8)
+        .command_bytes(64 << 10)
+        .depth(8)
+        .adaptive(false)
 }
 
 const SIZES: [u64; 9] = [1, 0, 4096, 5_000_001, 3, 70_000, 262_144, 0, 999_999];

@@ -204,25 +204,23 @@ pub(crate) struct Advanced {
     )]
     pub(crate) window_size: u32,
 
-    /// Largest single read, to begin with
+    /// Largest single read, to begin with [default: 1MiB through windows, 4MiB in place]
     #[arg(
         long,
         value_name = "SIZE",
-        default_value = COMMAND_SIZE,
         allow_negative_numbers = true,
         value_parser = command_size
     )]
-    pub(crate) command_size: u32,
+    pub(crate) command_size: Option<u32>,
 
-    /// Reads in flight, to begin with
+    /// Reads in flight, to begin with [default: 3 through windows, 6 in place]
     #[arg(
         long,
         value_name = "N",
-        default_value_t = ubio::limits::FIRST_DEPTH,
         allow_negative_numbers = true,
         value_parser = clap::value_parser!(u16).range(1..=i64::from(ubio::limits::DIRECT_DEPTH))
     )]
-    pub(crate) depth: u16,
+    pub(crate) depth: Option<u16>,
 
     /// Keep --command-size and --depth instead of adapting them to the device
     #[arg(long)]
@@ -302,7 +300,6 @@ pub(crate) enum ProgressWhen {
 
 /// The library's defaults as SIZE arguments (a test compares them).
 const WINDOW_SIZE: &str = "1MiB";
-const COMMAND_SIZE: &str = "1MiB";
 
 const PAGE_BYTES: u64 = 4096;
 
@@ -320,7 +317,7 @@ fn window_size(text: &str) -> Result<u32, String> {
 
 fn command_size(text: &str) -> Result<u32, String> {
     let most = ubio::limits::MAX_COMMAND_BYTES.into();
-    pages(size::parse(text)?, most, "a read", COMMAND_SIZE)
+    pages(size::parse(text)?, most, "a read", "1MiB")
 }
 
 fn pages(bytes: u64, most: u64, what: &str, example: &str) -> Result<u32, String> {
@@ -384,7 +381,21 @@ mod tests {
     fn the_defaults_shown_are_the_librarys() {
         let windows = window_size(WINDOW_SIZE).expect("a size");
         assert_eq!(windows, ubio::limits::DEFAULT_WINDOW_BYTES);
-        let commands = command_size(COMMAND_SIZE).expect("a size");
-        assert_eq!(commands, ubio::limits::FIRST_COMMAND_BYTES);
+        let help = <Args as clap::CommandFactory>::command()
+            .render_long_help()
+            .to_string();
+        let size = |bytes: u32| size::human(bytes.into()).replace(' ', "");
+        let commands = format!(
+            "[default: {} through windows, {} in place]",
+            size(ubio::limits::FIRST_COMMAND_BYTES),
+            size(ubio::limits::FIRST_IN_PLACE_COMMAND_BYTES),
+        );
+        let depths = format!(
+            "[default: {} through windows, {} in place]",
+            ubio::limits::FIRST_DEPTH,
+            ubio::limits::FIRST_IN_PLACE_DEPTH,
+        );
+        assert!(help.contains(&commands), "{commands}");
+        assert!(help.contains(&depths), "{depths}");
     }
 }

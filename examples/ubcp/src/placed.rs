@@ -163,14 +163,16 @@ fn open(args: &Args) -> Result<Engine, Failure> {
     let mut builder = Engine::builder()
         .windows(advanced.windows)
         .window_bytes(advanced.window_size)
-        .commands(
-            advanced.command_size.min(advanced.window_size),
-            advanced.depth,
-        )
         .adaptive(!advanced.no_tune)
         .huge_pages(!advanced.no_huge)
         .io_uring(!advanced.no_uring)
         .traced(args.trace.is_some());
+    if let Some(bytes) = advanced.command_size {
+        builder = builder.command_bytes(bytes);
+    }
+    if let Some(depth) = advanced.depth {
+        builder = builder.depth(depth);
+    }
     if let Some(workers) = advanced.workers {
         builder = builder.workers(workers.into());
     }

@@ -24,7 +24,7 @@ impl Core {
             self.stirred = false;
         }
         let over = u16::from(self.planted.is(PlantedBug::OverDepth));
-        if self.stats.in_flight.now >= self.depth + over {
+        if self.stats.in_flight.now >= self.knobs.now.depth + over {
             return None;
         }
         self.next_command(now)
@@ -254,7 +254,9 @@ impl Core {
         let left = slot.end - slot.next;
         let len = match slot.landing {
             Landing::Scatter => left,
-            Landing::Window | Landing::Lent | Landing::Destination => left.min(self.command_bytes),
+            Landing::Window | Landing::Lent | Landing::Destination => {
+                left.min(self.knobs.now.command_bytes)
+            }
         };
         let offset = slot.next;
         let token = self.commands.start(id, offset, len)?;

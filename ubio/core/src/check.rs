@@ -50,7 +50,7 @@ impl Core {
     /// Panics when the machine, which just asked for nothing, has room for a command and a
     /// window to be had for one.
     pub fn check_idle(&self) {
-        let room = self.stats.in_flight.now < self.depth
+        let room = self.stats.in_flight.now < self.knobs.now.depth
             && self.commands.used() < usize::from(self.commands.len());
         let wanted = |stream: &Stream| stream.wants() == Some(Kind::Window);
         let overlooked = room

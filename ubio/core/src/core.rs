@@ -9,6 +9,7 @@ use core::cmp::Reverse;
 use crate::action::{Outcome, Stall};
 use crate::arbiter::Arbiter;
 use crate::commands::{Command, Commands, Place};
+use crate::knobs::Knobs;
 use crate::limits::{Limits, LimitsError};
 use crate::plan::StreamPlan;
 use crate::planted::{Planted, PlantedBug};
@@ -16,7 +17,7 @@ use crate::retry::Retries;
 use crate::ring::Ring;
 use crate::stats::Stats;
 use crate::stream::{Phase, Stream};
-use crate::tuner::{Setting, Tuner, TunerLimits};
+use crate::tuner::Setting;
 use crate::units::{ItemIndex, Nanos, StreamId};
 use crate::validate::{OpenError, validate};
 use crate::window_table::{Kind, State, WindowTable};
@@ -31,9 +32,7 @@ pub(crate) type ReadyFlush = Reverse<(Nanos, u64, u16)>;
 #[derive(Debug)]
 pub struct Core {
     pub(crate) limits: Limits,
-    /// The knobs, within the limits.
-    pub(crate) command_bytes: u32,
-    pub(crate) depth: u16,
+    pub(crate) knobs: Knobs,
     pub(crate) table: WindowTable,
     pub(crate) commands: Commands,
     pub(crate) retries: Retries,
@@ -61,8 +60,6 @@ pub struct Core {
     /// Whether there may be more to do than to submit commands. Only completions that are
     /// part of a fill leave it as it is, so that most calls look at commands alone.
     pub(crate) stirred: bool,
-    /// Adapts the knobs, if it is to.
-    pub(crate) tuner: Option<Tuner>,
     /// Since the last completion of a direct read, the source had less to do than it might,
     /// or something else.
     pub(crate) starved: bool,
@@ -83,8 +80,7 @@ impl Core {
         (0..limits.streams).for_each(|slot| free_streams.push((slot, 0)));
         Ok(Core {
             limits,
-            command_bytes: limits.command_bytes,
-            depth: limits.depth,
+            knobs: Knobs::new(limits),
             table: WindowTable::new(&limits),
             commands: Commands::new(commands),
             retries: Retries::new(commands),
@@ -101,7 +97,6 @@ impl Core {
             announcing: Ring::new(streams),
             over: Ring::new(streams),
             stirred: false,
-            tuner: None,
             starved: true,
             stats: Stats::default(),
             planted: Planted::default(),
@@ -127,6 +122,7 @@ impl Core {
         let stream = Stream::new(id, plan, &self.limits);
         assert!(self.streams[usize::from(slot)].is_none());
         self.streams[usize::from(slot)] = Some(stream);
+        self.choose_knobs();
         self.stirred = true;
         self.want(slot);
         self.announce(slot);
@@ -178,7 +174,7 @@ impl Core {
     /// earliest delayed retry. `None` also while the depth is used up, since then a completion
     /// comes first.
     pub fn next_wakeup(&self) -> Option<Nanos> {
-        if self.stats.in_flight.now >= self.depth {
+        if self.stats.in_flight.now >= self.knobs.now.depth {
             return None;
         }
         self.retries.next_due()
@@ -199,7 +195,7 @@ impl Core {
         };
         let starved = !self.table.has_free(Kind::Window)
             && streams().any(|(_, stream)| stream.wants() == Some(Kind::Window));
-        if starved && self.stats.in_flight.now < self.depth {
+        if starved && self.stats.in_flight.now < self.knobs.now.depth {
             // Whoever holds most of the windows.
             let (_, stall) = [
                 (of(State::Lent), Stall::Compute),
@@ -238,47 +234,34 @@ impl Core {
     /// Sets the size of commands from now on; cut to a multiple of the alignment within the
     /// limits. Tuning, if it is on, begins anew from there.
     pub fn set_command_bytes(&mut self, bytes: u32) {
-        let aligned = bytes & !(self.limits.alignment - 1);
-        self.command_bytes = aligned.clamp(self.limits.alignment, self.limits.command_bytes);
-        self.tune(self.tuner.is_some());
+        self.knobs.hint(|setting| Setting {
+            command_bytes: bytes,
+            ..setting
+        });
     }
 
     /// Sets how many commands may be in flight from now on; cut to 1 and the limits. Those in
     /// flight beyond a smaller depth are waited for. Tuning, if it is on, begins anew from
     /// there.
     pub fn set_depth(&mut self, depth: u16) {
-        self.depth = depth.clamp(1, self.limits.depth);
-        self.tune(self.tuner.is_some());
+        self.knobs.hint(|setting| Setting { depth, ..setting });
+    }
+
+    /// Sets both for as long as a stream is open that lands in place
+    /// ([`Landing::Destination`]): no window bounds its commands.
+    pub fn set_in_place(&mut self, setting: Setting) {
+        self.knobs.hint_one(true, |_| setting);
     }
 
     /// Whether command size and depth are adapted to what direct reads like best, beginning
-    /// with the present ones.
+    /// with what was set.
     pub fn tune(&mut self, on: bool) {
-        let limits = TunerLimits {
-            command_bytes_max: self.limits.command_bytes.min(self.limits.window_bytes),
-            depth_max: self.limits.depth,
-            alignment: self.limits.alignment,
-        };
-        self.tuner = on.then(|| Tuner::new(limits, self.command_bytes, self.depth));
-        if let Some(tuner) = &self.tuner {
-            let setting = tuner.setting();
-            self.apply(setting);
-        }
-    }
-
-    /// Takes a setting of the tuner, which keeps the limits.
-    #[cold]
-    pub(crate) fn apply(&mut self, setting: Setting) {
-        self.command_bytes = setting.command_bytes;
-        self.depth = setting.depth.min(self.limits.depth);
+        self.knobs.tune(on);
     }
 
     /// The command size and depth in use now.
     pub fn setting(&self) -> Setting {
-        Setting {
-            command_bytes: self.command_bytes,
-            depth: self.depth,
-        }
+        self.knobs.now
     }
 
     /// Gives the machine a bug, for tests of its tests.
@@ -351,6 +334,16 @@ impl Core {
         let round = stream.id.0 >> self.slot_bits;
         if round < u32::MAX >> self.slot_bits {
             self.free_streams.push((slot, round + 1));
+        }
+        self.choose_knobs();
+    }
+
+    /// Takes the knobs for what is open. With nothing open they stay as they are.
+    fn choose_knobs(&mut self) {
+        let mut open = self.streams.iter().flatten().peekable();
+        if open.peek().is_some() {
+            let in_place = open.any(|stream| stream.in_place);
+            self.starved |= self.knobs.choose(in_place, self.stats.in_flight.now);
         }
     }
 

@@ -59,11 +59,8 @@ impl Core {
     #[inline]
     fn tell_tuner(&mut self, bytes: u32, direct: bool, now: Nanos) {
         let starved = core::mem::replace(&mut self.starved, !direct);
-        if direct
-            && let Some(tuner) = &mut self.tuner
-            && let Some(setting) = tuner.on_completed(bytes, !starved, now)
-        {
-            self.apply(setting);
+        if direct {
+            self.knobs.on_completed(bytes, !starved, now);
         }
     }
 

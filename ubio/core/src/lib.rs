@@ -26,6 +26,7 @@ mod check;
 mod commands;
 mod core;
 mod events;
+mod knobs;
 pub mod limits;
 pub mod plan;
 mod planted;

@@ -88,7 +88,8 @@ pub struct FillPlan {
     pub object: ObjectId,
     /// First byte, from the object's start; a multiple of [`Limits::alignment`](crate::Limits).
     pub offset: u64,
-    /// Bytes to ask for; a multiple of the alignment and at most a window.
+    /// Bytes to ask for; a multiple of the alignment. At most a window, unless neither way
+    /// needs one: then at most [`MAX_WINDOW_BYTES`](crate::limits::MAX_WINDOW_BYTES).
     pub len: u32,
     /// Bytes that must arrive: less than `len` only where the object ends inside the fill.
     pub expected: u32,
@@ -103,6 +104,14 @@ pub struct FillPlan {
     /// Its pieces, as indices into [`StreamPlan::pieces`]: from where the fill before it ends.
     /// Empty only where neither way lands at the destination as one run.
     pub pieces: Range<u32>,
+}
+
+impl FillPlan {
+    /// Where the bytes land on the ways there are.
+    pub(crate) fn landings(&self) -> impl Iterator<Item = Landing> {
+        let otherwise = self.otherwise.map(|(_, landing)| landing);
+        core::iter::once(self.landing).chain(otherwise)
+    }
 }
 
 /// A stream's whole work. Fills are taken in order; items become visible in order.

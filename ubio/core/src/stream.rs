@@ -40,6 +40,8 @@ pub(crate) struct Stream {
     pub(crate) plan: Arc<StreamPlan>,
     pub(crate) phase: Phase,
     pub(crate) needed_by: Option<Nanos>,
+    /// Whether anything of it lands at its destination.
+    pub(crate) in_place: bool,
     /// The first fill not armed yet.
     next_fill: u32,
     /// Fills that wait to be done by their second way, earliest first.
@@ -93,6 +95,10 @@ impl Stream {
             id,
             phase: Phase::Running,
             needed_by: plan.needed_by,
+            in_place: plan.fills.iter().any(|fill| {
+                fill.landings()
+                    .any(|landing| landing == Landing::Destination)
+            }),
             next_fill: 0,
             redo: BinaryHeap::with_capacity(redos.min(leases)),
             leases: 0,

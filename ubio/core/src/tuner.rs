@@ -120,7 +120,7 @@ impl Tuner {
             limits,
             at: Setting {
                 command_bytes: aligned.clamp(limits.alignment, limits.command_bytes_max),
-                depth: depth.min(limits.depth_max).max(MIN_DEPTH),
+                depth: depth.max(MIN_DEPTH).min(limits.depth_max),
             },
             trial: None,
             history: [0; HISTORY],
@@ -143,6 +143,16 @@ impl Tuner {
     /// What is to be used now.
     pub fn setting(&self) -> Setting {
         self.trial.map_or(self.at, |trial| trial.setting)
+    }
+
+    /// Takes up again where it stood when other commands took its place, of which so many are
+    /// still in flight. A trial under way is given up.
+    pub fn resume(&mut self, in_flight: u16) {
+        if self.trial.is_some() {
+            self.go_back();
+        }
+        self.settling = u32::from(in_flight).max(1);
+        self.uncounted = NEVER;
     }
 
     /// A command came back whole. `saturated`: the source had as much to do as the depth

@@ -3,7 +3,7 @@
 
 use core::fmt;
 
-use crate::limits::{Limits, MAX_FILLS, MAX_ITEMS, MAX_PIECES};
+use crate::limits::{Limits, MAX_FILLS, MAX_ITEMS, MAX_PIECES, MAX_WINDOW_BYTES};
 use crate::plan::{FillPlan, Landing, StreamPlan};
 use crate::window_table::Kind;
 
@@ -186,11 +186,9 @@ pub(crate) fn validate(plan: &StreamPlan, limits: &Limits) -> Result<(), OpenErr
             }
             last_item = part.item.0;
         }
-        let in_place = |landing| landing == Landing::Destination;
-        if in_place(shape.landing)
-            || shape
-                .otherwise
-                .is_some_and(|(_, landing)| in_place(landing))
+        if shape
+            .landings()
+            .any(|landing| landing == Landing::Destination)
         {
             let base = pieces.first().filter(|first| first.fill_offset == 0);
             let base = base.ok_or(OpenError::NotOneRun { fill })?.destination;
@@ -219,7 +217,15 @@ fn validate_shape(fill: u32, shape: &FillPlan, limits: &Limits) -> Result<(), Op
     if unaligned(shape.offset) || unaligned(u64::from(shape.len)) {
         return Err(OpenError::FillUnaligned { fill });
     }
-    if shape.len > limits.window_bytes {
+    let through = shape
+        .landings()
+        .any(|landing| Kind::of(landing) == Kind::Window);
+    let most = if through {
+        limits.window_bytes
+    } else {
+        MAX_WINDOW_BYTES
+    };
+    if shape.len > most {
         return Err(OpenError::FillTooLong { fill });
     }
     if shape.offset.checked_add(u64::from(shape.len)).is_none() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ubio_core::{
     Action, Core, FillError, FillErrorKind, FillPlan, ItemIndex, Landing, Lease, Limits, Nanos,
-    ObjectId, Outcome, Piece, Route, Stall, StreamId, StreamPlan,
+    ObjectId, Outcome, Piece, Route, Setting, Stall, StreamId, StreamPlan, Token,
 };
 
 const NOW: Nanos = Nanos(0);
@@ -340,6 +340,63 @@ fn a_fill_that_is_not_resident_is_done_first_by_its_other_way() {
         later.contains(&(stream, 2)) && later.contains(&(stream, 3)),
         "{later:?}"
     );
+}
+
+/// The commands asked for now, and their lengths; destinations are prepared at once.
+fn commands_in_place(core: &mut Core) -> Vec<(Token, u32)> {
+    let mut commands = Vec::new();
+    loop {
+        let actions = asked(core);
+        if actions.is_empty() {
+            return commands;
+        }
+        for action in actions {
+            match action {
+                Action::Fill { token, len, .. } => commands.push((token, len)),
+                Action::Prepare { lease, .. } => core.on_prepared(lease, Ok(()), NOW),
+                Action::Finished { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_lands_in_place_has_knobs_of_its_own() {
+    let mut core = Core::new(Limits {
+        command_bytes: 4 * WINDOW_BYTES,
+        ..limits(4, 4)
+    })
+    .unwrap();
+    core.set_command_bytes(8192);
+    core.set_depth(3);
+    let in_place = Setting {
+        command_bytes: 2 * WINDOW_BYTES,
+        depth: 2,
+    };
+    core.set_in_place(in_place);
+    core.tune(true);
+    let windows = core.setting();
+    assert_eq!((windows.command_bytes, windows.depth), (8192, 3));
+    let mut large = plan(&[Landing::Destination]);
+    large.fills[0].len = 4 * WINDOW_BYTES;
+    large.fills[0].expected = 4 * WINDOW_BYTES;
+    let stream = open(&mut core, large);
+    assert_eq!(core.setting(), in_place);
+    let commands = commands_in_place(&mut core);
+    let lens: Vec<_> = commands.iter().map(|(_, len)| *len).collect();
+    assert_eq!(lens, [2 * WINDOW_BYTES; 2]);
+    // They are in use until it has ended.
+    open(&mut core, plan(&[Landing::Window; 2]));
+    core.cancel(stream, NOW);
+    assert_eq!(core.setting(), in_place);
+    for (token, len) in commands {
+        core.on_fill(token, Ok(len), NOW);
+    }
+    let windowed = commands_in_place(&mut core);
+    assert_eq!(core.setting(), windows);
+    let lens: Vec<_> = windowed.iter().map(|(_, len)| *len).collect();
+    assert_eq!(lens, [8192; 3]);
 }
 
 #[test]

@@ -37,6 +37,7 @@
 
 mod answers;
 mod asked;
+mod knobs;
 mod model;
 mod rng;
 mod scenario;

@@ -108,7 +108,8 @@ pub(crate) fn run(plan: &Plan, subject: &Subject) -> Result<Results> {
         .collect();
     let mut random = Random::new(plan.seed);
     let bar = progress(plan.rounds * plan.contenders.len(), &plan.title);
-    for _ in 0..plan.rounds {
+    let start = std::time::Instant::now();
+    for round in 1..=plan.rounds {
         let mut order: Vec<usize> = (0..plan.contenders.len()).collect();
         random.shuffle(&mut order);
         for index in order {
@@ -127,6 +128,10 @@ pub(crate) fn run(plan: &Plan, subject: &Subject) -> Result<Results> {
             };
             row.samples.push(sample);
             bar.inc(1);
+        }
+        if bar.is_hidden() {
+            let minutes = start.elapsed().as_secs_f64() / 60.0;
+            println!("  round {round} of {}, {minutes:.1} min", plan.rounds);
         }
     }
     bar.finish_and_clear();

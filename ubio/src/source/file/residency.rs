@@ -86,6 +86,56 @@ fn on_overlay(file: &impl AsFd) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|stat| stat.f_type == OVERLAYFS_MAGIC)
 }
 
+/// Most bytes that the kernel is asked about at once, ahead of what is needed.
+const AHEAD_BYTES: u64 = 64 << 20;
+
+/// What is known of one file's pages while a plan is made: asked for long stretches, which
+/// mostly are all hot or all cold.
+#[derive(Debug)]
+pub(crate) struct Known {
+    /// One past the last byte that will be asked about.
+    end: u64,
+    /// The stretch asked about last.
+    ahead: Cell<(u64, u64, Residency)>,
+    samples: Samples,
+}
+
+impl Known {
+    /// Of a file whose bytes before `end` will be asked about.
+    pub(crate) fn new(end: u64) -> Self {
+        Self {
+            end,
+            ahead: Cell::new((0, 0, Residency::Unknown)),
+            samples: Samples::default(),
+        }
+    }
+
+    /// What of a range is in the page cache; a guess where the kernel does not say and
+    /// `guess` allows it. Asked in the order in which the ranges are read.
+    pub(crate) fn residency(
+        &self,
+        file: &impl AsFd,
+        (offset, len_bytes): (u64, u64),
+        guess: bool,
+    ) -> Residency {
+        let end = offset + len_bytes;
+        let (from, to, _) = self.ahead.get();
+        if offset < from || end > to {
+            let to = self.end.min(offset + AHEAD_BYTES).max(end);
+            self.ahead
+                .set((offset, to, residency(file, offset, to - offset)));
+        }
+        let (from, to, told) = self.ahead.get();
+        match told {
+            Residency::Hot | Residency::Cold => told,
+            Residency::Mixed if (from, to) == (offset, end) => told,
+            Residency::Mixed => residency(file, offset, len_bytes),
+            Residency::Unknown if guess => self.samples.residency(file, offset, len_bytes),
+            Residency::Unknown => Residency::Unknown,
+        }
+    }
+}
+
 /// Pages looked at in a range.
 const RANGE_SAMPLES: u64 = 4;
 /// After so many cold ranges in a row only every so manieth is looked at: a look at a page that

@@ -218,15 +218,16 @@ impl World {
             let prepared = asked.landing != Landing::Destination;
             assert!(prepared, "a command for a destination not prepared");
         }
+        let setting = self.knobs.setting(&self.core);
         assert!(
-            self.outstanding.len() < usize::from(self.depth),
+            self.outstanding.len() < usize::from(setting.depth),
             "deeper than the depth"
         );
         assert!(
             self.streams[stream].is_running(),
             "a command for a stream that ended"
         );
-        let (now, command_bytes) = (self.now, self.command_bytes);
+        let (now, command_bytes) = (self.now, setting.command_bytes);
         let held = self.held(lease, At::Filling);
         assert_eq!(
             (held.stream, held.fill, held.landing),
@@ -433,6 +434,7 @@ impl World {
             "I6: fallbacks of stream {index}"
         );
         stream.finished = true;
+        self.choose_knobs();
         let slot = match outcome {
             Outcome::Complete => 0,
             Outcome::Cancelled => 1,
@@ -440,6 +442,7 @@ impl World {
         };
         self.tally.outcomes[slot] += 1;
         if outcome == Outcome::Complete {
+            let stream = &self.streams[index];
             assert_eq!(stream.announced, stream.plan.items, "items never told");
             let pieces = stream.plan.pieces.len();
             self.check_destination(index, 0..pieces);

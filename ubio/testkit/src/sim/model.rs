@@ -241,6 +241,14 @@ impl Stream {
         self.ending.is_none()
     }
 
+    /// Whether any of its fills may land at its destination.
+    pub(crate) fn lands_in_place(&self) -> bool {
+        let in_place = |landing| landing == Landing::Destination;
+        self.plan.fills.iter().any(|fill| {
+            in_place(fill.landing) || fill.otherwise.is_some_and(|(_, other)| in_place(other))
+        })
+    }
+
     /// The pieces of a fill are where they belong.
     pub(crate) fn deliver(&mut self, fill: usize) {
         assert_eq!(self.fills[fill], Progress::Held, "a fill delivered twice");

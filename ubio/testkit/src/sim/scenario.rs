@@ -113,10 +113,14 @@ impl StreamSetup {
         let long = rng.chance(100);
         for _ in 0..rng.range(0..if long { 60 } else { 14 }) {
             let unit = limits.alignment;
-            let len = unit * rng.range(1..limits.window_bytes / unit + 1);
+            let (route, landing, otherwise) = mixture.ways(rng);
+            let through = |landing| matches!(landing, Landing::Window | Landing::Lent);
+            let windowed = through(landing) || otherwise.is_some_and(|(_, other)| through(other));
+            // No window bounds what needs none.
+            let largest = limits.window_bytes * if windowed { 1 } else { 3 };
+            let len = unit * rng.range(1..largest / unit + 1);
             let ends = rng.chance(200);
             let expected = if ends { rng.range(1..len + 1) } else { len };
-            let (route, landing, otherwise) = mixture.ways(rng);
             let first_piece = plan.pieces.len();
             let one_run = landing == Landing::Destination
                 || otherwise.is_some_and(|(_, landing)| landing == Landing::Destination);

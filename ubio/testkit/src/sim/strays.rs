@@ -1,7 +1,7 @@
 //! What comes between the answers: cancels, turned knobs, cut objects, and completions and
 //! reports that nobody is owed. The last two must change nothing but a counter.
 
-use ubio_core::{ItemIndex, Lease, LeaseId, Nanos, Outcome, StreamId, Token};
+use ubio_core::{ItemIndex, Lease, LeaseId, Nanos, Outcome, Setting, StreamId, Token};
 
 use super::tally::Fault;
 use super::world::{Task, World};
@@ -142,20 +142,28 @@ impl World {
     fn turn_knob(&mut self) {
         self.tally.strike(Fault::Knob);
         let limits = self.scenario.limits;
-        match self.rng.below(4) {
+        match self.rng.below(6) {
             0 => {
-                let depth = u16::try_from(self.rng.range(0..40)).unwrap_or(0);
-                self.core.set_depth(depth);
-                self.depth = depth.clamp(1, limits.depth);
+                let depth = self.any_depth();
+                self.knobs.set_depth(&mut self.core, depth);
             }
             1 => {
                 let bytes = self.rng.range(0..limits.window_bytes * 2);
-                self.core.set_command_bytes(bytes);
-                let aligned = bytes / limits.alignment * limits.alignment;
-                self.command_bytes = aligned.clamp(limits.alignment, limits.command_bytes);
+                self.knobs.set_command_bytes(&mut self.core, bytes);
+            }
+            2 => {
+                let setting = Setting {
+                    command_bytes: self.rng.range(0..limits.command_bytes * 2),
+                    depth: self.any_depth(),
+                };
+                self.knobs.set_in_place(&mut self.core, setting);
+            }
+            3 => {
+                let on = self.rng.chance(500);
+                self.knobs.tune(&mut self.core, on);
             }
             _ if self.streams.is_empty() => {}
-            2 => {
+            4 => {
                 let index = self.rng.below(self.streams.len());
                 let id = self.streams[index].id;
                 let at = self
@@ -175,6 +183,10 @@ impl World {
         }
         self.note(10, || "a knob".to_owned());
         self.idle = false;
+    }
+
+    fn any_depth(&mut self) -> u16 {
+        u16::try_from(self.rng.range(0..40)).unwrap_or(0)
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use ubio_core::{Core, ItemIndex, Lease, Nanos, ObjectId, Outcome, Stall, StreamId, Token};
 
 use super::Options;
+use super::knobs::Knobs;
 use super::model::{At, Command, Slot, Stream};
 use super::rng::{Rng, mix};
 use super::scenario::{Scenario, StreamSetup};
@@ -42,8 +43,7 @@ pub(crate) struct World {
     pub(crate) core: Core,
     pub(crate) scenario: Scenario,
     pub(crate) now: u64,
-    pub(crate) command_bytes: u32,
-    pub(crate) depth: u16,
+    pub(crate) knobs: Knobs,
     /// Windows, then tickets.
     pub(crate) slots: Vec<Slot>,
     pub(crate) streams: Vec<Stream>,
@@ -112,8 +112,7 @@ impl World {
         let objects = contents(&scenario);
         World {
             now: 0,
-            command_bytes: limits.command_bytes,
-            depth: limits.depth,
+            knobs: Knobs::new(limits),
             slots,
             streams: Vec::new(),
             by_id: BTreeMap::new(),
@@ -239,6 +238,14 @@ impl World {
             .count()
     }
 
+    /// The knobs are those of what is open; with nothing open they stay as they are.
+    pub(crate) fn choose_knobs(&mut self) {
+        if self.open_streams() > 0 {
+            let mut open = self.streams.iter().filter(|stream| !stream.finished);
+            self.knobs.is_in_place = open.any(Stream::lands_in_place);
+        }
+    }
+
     /// Notes an event in the digest, and tells it if asked to.
     pub(crate) fn note(&mut self, word: u64, what: impl FnOnce() -> String) {
         self.tally.digest = mix(self.tally.digest ^ word ^ self.now << 20);
@@ -271,6 +278,7 @@ impl World {
         );
         self.note(1, || format!("open {id:?} as stream {index}: {stream:?}"));
         self.streams.push(stream);
+        self.choose_knobs();
         self.settle(index);
         self.idle = false;
     }

@@ -28,11 +28,11 @@ const FILLS: u32 = WARM_UP + WINDOWS + 32;
 const BASE: Shape = Shape::BASE;
 const MORE_COMMANDS: Shape = Shape {
     commands: 16,
-    pieces: 1,
+    ..Shape::BASE
 };
 const MORE_PIECES: Shape = Shape {
-    commands: 8,
     pieces: 9,
+    ..Shape::BASE
 };
 
 /// Counts every allocation of the process.
@@ -109,7 +109,7 @@ fn instructions(function: &str, shape: Shape) -> Result<u64, String> {
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(this)
         .args(["--count", function])
-        .args([shape.commands.to_string(), shape.pieces.to_string()])
+        .args([shape.commands, shape.pieces, shape.tuned.into()].map(|n: u32| n.to_string()))
         .output()
         .map_err(|error| format!("valgrind: {error}"))?;
     let report = std::fs::read_to_string(&out);
@@ -129,7 +129,7 @@ fn instructions(function: &str, shape: Shape) -> Result<u64, String> {
 /// One line of the table; whether it is within its bound.
 fn line(what: &str, count: u64, bound: u64) -> bool {
     let verdict = if count <= bound { "ok" } else { "OVER" };
-    println!("{what:<44} {count:>8} {bound:>8}  {verdict}");
+    println!("{what:<56} {count:>8} {bound:>8}  {verdict}");
     count <= bound
 }
 
@@ -137,15 +137,21 @@ fn line(what: &str, count: u64, bound: u64) -> bool {
 fn report() -> Result<bool, String> {
     let windows = u64::from(WINDOWS);
     let steady = |shape| instructions("counted_windows", shape);
+    let tuned = |shape| Shape {
+        tuned: true,
+        ..shape
+    };
     let (base, commands, pieces) = (steady(BASE)?, steady(MORE_COMMANDS)?, steady(MORE_PIECES)?);
+    let (tuned_base, tuned_commands) = (steady(tuned(BASE))?, steady(tuned(MORE_COMMANDS))?);
     let stream = instructions("counted_stream", BASE)?;
-    let further = |total: u64, count: u32| {
+    let further = |total: u64, base: u64, count: u32| {
         total
             .saturating_sub(base)
             .div_ceil(windows * u64::from(count))
     };
+    let more_commands = MORE_COMMANDS.commands - BASE.commands;
     println!(
-        "{:<44} {:>8} {:>8}",
+        "{:<56} {:>8} {:>8}",
         "core, 4 MiB windows, steady state", "count", "bound"
     );
     let bounds = [
@@ -156,17 +162,27 @@ fn report() -> Result<bool, String> {
         ),
         line(
             "instructions, each further command",
-            further(commands, MORE_COMMANDS.commands - BASE.commands),
+            further(commands, base, more_commands),
             MAX_PER_COMMAND,
         ),
         line(
             "instructions, each further piece",
-            further(pieces, MORE_PIECES.pieces - BASE.pieces),
+            further(pieces, base, MORE_PIECES.pieces - BASE.pieces),
             MAX_PER_PIECE,
         ),
         line(
+            "instructions, window of 8 commands, 1 piece, tuner on",
+            tuned_base.div_ceil(windows),
+            MAX_PER_WINDOW,
+        ),
+        line(
+            "instructions, each further command, tuner on",
+            further(tuned_commands, tuned_base, more_commands),
+            MAX_PER_COMMAND,
+        ),
+        line(
             &format!("allocations, {WINDOWS} windows of each shape"),
-            [BASE, MORE_COMMANDS, MORE_PIECES]
+            [BASE, MORE_COMMANDS, MORE_PIECES, tuned(BASE)]
                 .map(allocations)
                 .iter()
                 .sum(),
@@ -184,13 +200,14 @@ fn report() -> Result<bool, String> {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [flag, function, commands, pieces] = arguments.as_slice()
+    if let [flag, function, commands, pieces, tuned] = arguments.as_slice()
         && flag == "--count"
     {
         let number = |text: &str| text.parse().expect("a count");
         let shape = Shape {
             commands: number(commands),
             pieces: number(pieces),
+            tuned: number(tuned) == 1,
         };
         run(function, shape);
         return ExitCode::SUCCESS;

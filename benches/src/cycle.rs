@@ -22,6 +22,9 @@ pub struct Shape {
     pub commands: u32,
     /// Pieces a window is flushed in, each of an item of its own.
     pub pieces: u32,
+    /// Whether the core adapts its commands. Their size stays here: more of them than fit the
+    /// depth would have to be in flight for another to be tried.
+    pub tuned: bool,
 }
 
 impl Shape {
@@ -29,6 +32,7 @@ impl Shape {
     pub const BASE: Shape = Shape {
         commands: 8,
         pieces: 1,
+        tuned: false,
     };
 
     /// The machine's limits for this shape.
@@ -94,8 +98,10 @@ impl Cycle {
     /// # Panics
     /// The shape is not within the core's limits.
     pub fn new(shape: Shape) -> Cycle {
+        let mut core = Core::new(shape.limits()).expect("limits of a valid machine");
+        core.tune(shape.tuned);
         Cycle {
-            core: Core::new(shape.limits()).expect("limits of a valid machine"),
+            core,
             now: 0,
             commands: [(Token(0), 0); DEPTH as usize],
             submitted: 0,

@@ -227,6 +227,7 @@ impl Core {
 
     /// The next command for the source: due retries, then the oldest lease with bytes left to
     /// ask for. The depth has room for it.
+    #[inline]
     fn next_command(&mut self, now: Nanos) -> Option<Action> {
         if !self.retries.is_empty()
             && let Some(command) = self.retries.pop(now)

@@ -121,9 +121,9 @@ impl Knobs {
     #[inline]
     pub(crate) fn on_completed(&mut self, bytes: u32, saturated: bool, now: Nanos) {
         if let Some(tuner) = &mut self.used.tuner
-            && let Some(setting) = tuner.on_completed(bytes, saturated, now)
+            && tuner.on_completed(bytes, saturated, now)
         {
-            self.now = setting;
+            self.now = tuner.setting();
         }
     }
 }

@@ -157,27 +157,40 @@ impl Tuner {
 
     /// A command came back whole. `saturated`: the source had as much to do as the depth
     /// allows ever since the completion before; otherwise the time tells nothing of the
-    /// device, and does not count, nor do the commands that were in flight then. Gives the
-    /// setting to be used from now on when it changes.
+    /// device, and does not count, nor do the commands that were in flight then. Whether
+    /// the setting is another from now on.
     #[inline]
-    pub fn on_completed(&mut self, bytes: u32, saturated: bool, now: Nanos) -> Option<Setting> {
+    pub fn on_completed(&mut self, bytes: u32, saturated: bool, now: Nanos) -> bool {
         if !saturated {
-            self.settling = self.settling.max(u32::from(self.setting().depth));
-            self.skip(now);
-            let trial = self.trial.as_mut()?;
-            trial.patience = trial.patience.saturating_sub(1);
-            return (trial.patience == 0).then(|| self.go_back());
+            return self.starved(now);
         }
         if now <= self.uncounted {
             self.skip(now);
-            return None;
+            return false;
         }
         self.clock = now;
         self.bytes += u64::from(bytes);
         if self.bytes < self.until_bytes && now < self.until {
-            return None;
+            return false;
         }
         self.look()
+    }
+
+    /// The source had too little to do for the time since the completion before to tell
+    /// anything.
+    #[cold]
+    fn starved(&mut self, now: Nanos) -> bool {
+        self.settling = self.settling.max(u32::from(self.setting().depth));
+        self.skip(now);
+        let Some(trial) = &mut self.trial else {
+            return false;
+        };
+        trial.patience = trial.patience.saturating_sub(1);
+        let given_up = trial.patience == 0;
+        if given_up {
+            self.go_back();
+        }
+        given_up
     }
 
     /// A completion that does not count, nor does the time before it.
@@ -191,9 +204,9 @@ impl Tuner {
         self.clock = now;
     }
 
-    /// The epoch is over, or its first part is.
+    /// The epoch is over, or its first part is. Whether the setting changes.
     #[cold]
-    fn look(&mut self) -> Option<Setting> {
+    fn look(&mut self) -> bool {
         // Bytes per millisecond.
         let elapsed_ns = self.clock.0.saturating_sub(self.start.0);
         let rate = self.bytes * 1_000_000 / elapsed_ns.max(1);
@@ -203,19 +216,16 @@ impl Tuner {
             self.epochs += 1;
             self.begin_epoch();
             self.wait = self.wait.saturating_sub(1);
-            return if self.wait == 0 {
-                self.try_next()
-            } else {
-                None
-            };
+            return self.wait == 0 && self.try_next();
         };
         if !whole {
-            return Some(self.go_back());
+            self.go_back();
+            return true;
         }
         if !trial.glanced {
             trial.glanced = true;
             self.expect(EPOCH_BYTES, EPOCH_COMPLETIONS, 100);
-            return None;
+            return false;
         }
         trial.epochs += 1;
         trial.rates += rate;
@@ -229,13 +239,14 @@ impl Tuner {
         let mean = rates / u64::from(epochs);
         let (base, spread) = self.base();
         if mean * 100 <= base * 105 {
-            return Some(self.go_back());
+            self.go_back();
+            return true;
         }
         let noisy = spread * 10 > base;
         self.begin_epoch();
         if noisy && epochs < NOISY_TRIAL {
             self.begin_trial_epoch();
-            return None;
+            return false;
         }
         // It pays: the point moves there, and the same step is the next to try.
         self.at = setting;
@@ -245,7 +256,7 @@ impl Tuner {
         self.wait = FIRST_WAIT;
         self.next_wait = WAIT;
         self.expect_all();
-        None
+        false
     }
 
     /// The median of the last epochs at the point, and how far they lie apart.
@@ -260,15 +271,15 @@ impl Tuner {
         }
     }
 
-    /// Goes to the next neighbour there is.
-    fn try_next(&mut self) -> Option<Setting> {
+    /// Goes to the next neighbour there is; whether there is one.
+    fn try_next(&mut self) -> bool {
         let found = (0..STEPS.len()).find_map(|turn| {
             let step = (self.step + turn) % STEPS.len();
             Some((step, self.neighbour(STEPS[step])?))
         });
         let Some((step, setting)) = found else {
             self.wait = MAX_WAIT;
-            return None;
+            return false;
         };
         self.step = step;
         self.trial = Some(Trial {
@@ -281,7 +292,7 @@ impl Tuner {
         self.settling = self.at.depth.into();
         self.uncounted = NEVER;
         self.begin_trial_epoch();
-        Some(setting)
+        true
     }
 
     /// The point one step away, if it may be used.
@@ -325,7 +336,7 @@ impl Tuner {
 
     /// Gives a trial up, and waits twice as long as the last time before the next.
     #[cold]
-    fn go_back(&mut self) -> Setting {
+    fn go_back(&mut self) {
         if let Some(trial) = self.trial.take() {
             self.settling = trial.setting.depth.into();
             self.uncounted = NEVER;
@@ -335,7 +346,6 @@ impl Tuner {
         self.step = (self.step + 1) % STEPS.len();
         self.begin_epoch();
         self.expect_all();
-        self.at
     }
 
     fn begin_epoch(&mut self) {

@@ -14,7 +14,11 @@ const WINDOWS: u64 = 512;
 fn window_cycle(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("core/512 windows");
     for (commands, pieces) in [(8, 1), (16, 1), (8, 9)] {
-        let shape = Shape { commands, pieces };
+        let shape = Shape {
+            commands,
+            pieces,
+            ..Shape::BASE
+        };
         let plan = shape.plan(FILLS);
         let setup = || {
             let mut cycle = Cycle::new(shape);

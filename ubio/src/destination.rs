@@ -31,8 +31,8 @@ pub(crate) struct Covered(Vec<(u64, u64)>);
 /// Checks `placement` against the model it is said to be of.
 ///
 /// # Errors
-/// InvalidInput: a tensor or file the model has not, another length than it has there, ranges
-/// beyond the placement's length or over each other.
+/// InvalidInput: a tensor or file the model has not, another length than it has there, a file
+/// twice, ranges beyond the placement's length or over each other.
 pub(crate) fn check(model: &Model, placement: &Placement) -> Result<Covered> {
     let mut ranges = Vec::with_capacity(placement.tensors.len() + placement.files.len() + 1);
     if let Some(header) = &placement.header {
@@ -52,6 +52,14 @@ pub(crate) fn check(model: &Model, placement: &Placement) -> Result<Covered> {
                 placed.len
             )));
         }
+        // Also of one without bytes: it is looked at all the same.
+        let end = placed.offset.checked_add(placed.len);
+        if end.is_none_or(|end| end > placement.len_bytes) {
+            return Err(invalid(format!(
+                "{} lies beyond the placement's end",
+                tensor.name
+            )));
+        }
         if placement.files.is_empty() {
             ranges.push((placed.offset, placed.len));
             continue;
@@ -65,6 +73,7 @@ pub(crate) fn check(model: &Model, placement: &Placement) -> Result<Covered> {
             )));
         }
     }
+    let mut placed_before = vec![false; model.files().len()];
     for placed in &placement.files {
         let file = model.files().get(placed.file.as_usize());
         if file.is_none_or(|file| file.len_bytes() != placed.len)
@@ -74,6 +83,9 @@ pub(crate) fn check(model: &Model, placement: &Placement) -> Result<Covered> {
                 "the placement of file {} is not its image",
                 placed.file.0
             )));
+        }
+        if std::mem::replace(&mut placed_before[placed.file.as_usize()], true) {
+            return Err(invalid(format!("file {} is placed twice", placed.file.0)));
         }
         // Read in whole blocks: what a block has beyond the file is the file's too.
         ranges.push((placed.offset, round_up(placed.len, ALIGNMENT)));

@@ -86,10 +86,10 @@ pub(crate) struct Parts {
 }
 
 pub(crate) struct Driver {
-    /// First, so that a panic tells the holders before it waits for the devices.
-    streams: Vec<Stream>,
     core: Core,
     parts: Parts,
+    /// After the devices and workers: claims on memory end when nothing writes it any more.
+    streams: Vec<Stream>,
     waker: Waker,
     returns: Arc<Returns>,
     timings: Vec<Timing>,
@@ -117,6 +117,17 @@ fn lease_of(id: u64) -> Lease {
     Lease {
         id: ubio_core::LeaseId(window),
         generation: ubio_core::Generation(generation),
+    }
+}
+
+impl Drop for Driver {
+    /// However the thread ends: holders are told before the devices are waited for.
+    fn drop(&mut self) {
+        for stream in &self.streams {
+            if !stream.ending.0.is_finished() {
+                stream.ending.0.finish(Err(engine_gone()));
+            }
+        }
     }
 }
 
@@ -383,7 +394,7 @@ impl Driver {
             } => {
                 self.leased(lease, now);
                 let stream = self.stream(stream);
-                let (_memory, buffer) = stream.destination.expect("planned with a destination");
+                let buffer = stream.buffer();
                 let fill = &stream.plan.fills[fill as usize];
                 let first = stream.plan.pieces[fill.pieces.start as usize];
                 let work = VramWork::Prepare {
@@ -400,7 +411,7 @@ impl Driver {
                 fill,
             } => {
                 let stream = self.stream(stream);
-                let (_memory, buffer) = stream.destination.expect("planned with a destination");
+                let buffer = stream.buffer();
                 let plan = Arc::clone(&stream.plan);
                 let bytes = plan.fills[fill as usize].expected.into();
                 self.landed(lease, bytes, now);
@@ -493,21 +504,17 @@ impl Driver {
                 offset: self.window_offset(lease) + u64::from(lease_offset),
             },
             Landing::Destination => {
-                let (memory, _buffer) = stream.destination.expect("planned with a destination");
                 let first = stream.plan.pieces[plan_fill.pieces.start as usize];
                 Target::Memory {
-                    memory,
+                    memory: stream.memory(),
                     offset: first.destination + u64::from(lease_offset),
                 }
             }
-            Landing::Scatter => {
-                let (memory, _buffer) = stream.destination.expect("planned with a destination");
-                Target::Scatter {
-                    memory,
-                    plan: Arc::clone(&stream.plan),
-                    fill,
-                }
-            }
+            Landing::Scatter => Target::Scatter {
+                memory: stream.memory(),
+                plan: Arc::clone(&stream.plan),
+                fill,
+            },
         };
         let object = stream.objects[object.0 as usize];
         self.submitted.push(Submitted {

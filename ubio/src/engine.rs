@@ -231,7 +231,7 @@ impl Engine {
         let load = Load::new(
             Arc::clone(&request.model),
             placed,
-            buffer.clone(),
+            (buffer.clone(), request.placement.len_bytes),
             Arc::clone(&claim),
             Arc::clone(&shared),
         );
@@ -289,13 +289,18 @@ impl Engine {
     /// copy and without a destination.
     ///
     /// # Errors
-    /// As for [`load`](Self::load).
+    /// As for [`load`](Self::load); InvalidInput also for a plan of another model.
     pub fn lend(&self, model: &Arc<Model>, plan: &Plan, routes: Routes) -> Result<Lending> {
         if routes == Routes::Traditional {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 "the traditional path has no windows to lend",
             ));
+        }
+        let known = model.tensors().as_slice().len();
+        if let Some(unknown) = plan.order.iter().find(|index| index.0 as usize >= known) {
+            let what = format!("the plan names tensor {}, of {known}", unknown.0);
+            return Err(Error::new(ErrorKind::InvalidInput, what));
         }
         let shared = Shared::new(self.waker.clone());
         let runs = lent_runs(model, plan);

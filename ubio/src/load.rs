@@ -1,30 +1,30 @@
 //! What a caller holds of a load: tensors as they become visible in plan order, or all of
-//! them; windows lent without a copy. Works under any executor, and without one. Dropping a
+//! them. Works under any executor, and without one. Dropping a
 //! handle cancels its load and is always safe: memory stays until no device writes it.
 //!
 //! unsafe: gives out slices of memory that is final.
-#![expect(
-    unsafe_code,
-    reason = "visible tensors and lent windows are no longer written"
-)]
+#![expect(unsafe_code, reason = "visible tensors are no longer written")]
 
-use std::future::{Future, IntoFuture};
+use std::future::{Future, IntoFuture, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
+use std::task::{Poll, ready};
 
-use bytes::Bytes;
 use crossbeam_queue::SegQueue;
-use event_listener::{Event, Listener};
+use event_listener::{Event, EventListener, Listener};
 use fs_adapter::placement::PlacedTensor;
-use fs_adapter::{Model, Tensor, TensorIndex};
-use ubio_core::{Lease, StreamPlan};
+use fs_adapter::{Model, Tensor};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::Waker;
 use crate::sys::claim::Claim;
-use crate::sys::memory::Region;
 use crate::vram::VramBuffer;
+
+pub use self::lending::{Lending, LentPiece};
+pub(crate) use self::lending::{LentFill, Returns, lend_window};
+
+mod lending;
 
 /// What handle and ring thread share of one load: atomics, and an event for waiters.
 #[derive(Debug)]
@@ -122,8 +122,7 @@ impl Shared {
             if let Some(found) = look(self) {
                 return found;
             }
-            if std::process::id() != self.pid && !self.is_finished() {
-                self.finish(Err(forked()));
+            if self.ends_by_fork() {
                 continue;
             }
             let listener = event.listen();
@@ -139,16 +138,35 @@ impl Shared {
         event: &Event,
         mut look: impl FnMut(&Self) -> Option<T>,
     ) -> T {
-        loop {
-            if let Some(found) = look(self) {
-                return found;
+        let mut listener: Option<EventListener> = None;
+        poll_fn(|context| {
+            loop {
+                if let Some(found) = look(self) {
+                    return Poll::Ready(found);
+                }
+                if self.ends_by_fork() {
+                    continue;
+                }
+                match &mut listener {
+                    // Something may have come before it listened.
+                    None => listener = Some(event.listen()),
+                    Some(listening) => {
+                        ready!(Pin::new(listening).poll(context));
+                        listener = None;
+                    }
+                }
             }
-            let listener = event.listen();
-            if let Some(found) = look(self) {
-                return found;
-            }
-            listener.await;
+        })
+        .await
+    }
+
+    /// In a forked child there is no ring thread: a load that was under way ends there.
+    fn ends_by_fork(&self) -> bool {
+        let forked_away = std::process::id() != self.pid && !self.is_finished();
+        if forked_away {
+            self.finish(Err(forked()));
         }
+        forked_away
     }
 
     /// Blocks until it is over.
@@ -194,6 +212,8 @@ struct Placed {
     /// In plan order.
     tensors: Vec<PlacedTensor>,
     buffer: VramBuffer,
+    /// Of the buffer, from its first byte on.
+    len_bytes: u64,
     /// As long as tensors can be looked at nobody writes them.
     claim: Arc<Claim>,
 }
@@ -244,7 +264,7 @@ impl Load {
     pub(crate) fn new(
         model: Arc<Model>,
         tensors: Vec<PlacedTensor>,
-        buffer: VramBuffer,
+        (buffer, len_bytes): (VramBuffer, u64),
         claim: Arc<Claim>,
         shared: Arc<Shared>,
     ) -> Self {
@@ -253,6 +273,7 @@ impl Load {
                 model,
                 tensors,
                 buffer,
+                len_bytes,
                 claim,
             },
             shared,
@@ -337,6 +358,7 @@ impl Load {
             model: Arc::clone(&self.placed.model),
             tensors: std::mem::take(&mut self.placed.tensors),
             buffer: self.placed.buffer.clone(),
+            len_bytes: self.placed.len_bytes,
             claim: Arc::clone(&self.placed.claim),
         };
         Loaded { placed }
@@ -381,12 +403,12 @@ impl Loaded {
         &self.placed.buffer
     }
 
-    /// The whole destination: header, tensors and padding as placed, then zeros up to the
-    /// buffer's end.
+    /// All that was loaded: header, tensors and padding as placed, as many bytes as the
+    /// placement has. The buffer may be larger.
     pub fn bytes(&self) -> &[u8] {
         let VramBuffer::Host(region) = &self.placed.buffer;
         // SAFETY: the load is over: all of it has landed, and nothing writes it any more.
-        unsafe { region.bytes(0, region.len_bytes()) }
+        unsafe { region.bytes(0, self.placed.len_bytes) }
     }
 
     /// All tensors, in plan order.
@@ -408,164 +430,6 @@ impl Loaded {
     /// Where the tensors are in the buffer, in plan order.
     pub fn placed(&self) -> &[PlacedTensor] {
         &self.placed.tensors
-    }
-}
-
-/// Part of a tensor, in a window that is lent until the bytes are dropped.
-#[derive(Clone, Debug)]
-pub struct LentPiece {
-    /// Which tensor.
-    pub tensor: TensorIndex,
-    /// First byte, from the tensor's start.
-    pub offset: u64,
-    /// The bytes, still in the window.
-    pub bytes: Bytes,
-}
-
-/// The windows that were lent and came back, for the ring thread.
-pub(crate) type Returns = crossbeam_queue::ArrayQueue<Lease>;
-
-/// A landed window on its way to the consumer.
-#[derive(Debug)]
-pub(crate) struct LentFill {
-    pub(crate) window: Bytes,
-    pub(crate) plan: Arc<StreamPlan>,
-    pub(crate) fill: u32,
-}
-
-/// A window as long as somebody holds its bytes.
-struct LentWindow {
-    region: Arc<Region>,
-    offset: u64,
-    len: u64,
-    lease: Lease,
-    returns: Arc<Returns>,
-    waker: Waker,
-}
-
-impl AsRef<[u8]> for LentWindow {
-    fn as_ref(&self) -> &[u8] {
-        // SAFETY: the core lends a window only when it has landed, and neither leases nor
-        // scrubs it before it is returned, which `Drop` does.
-        unsafe { self.region.bytes(self.offset, self.len) }
-    }
-}
-
-impl Drop for LentWindow {
-    fn drop(&mut self) {
-        let pushed = self.returns.push(self.lease);
-        debug_assert!(pushed.is_ok(), "the queue holds every window there is");
-        self.waker.wake();
-    }
-}
-
-/// Wraps a landed window so that dropping the last of its bytes returns it.
-///
-/// # Safety
-/// Nobody writes the range until the lease was taken from `returns`.
-pub(crate) unsafe fn lend_window(
-    region: &Arc<Region>,
-    range: (u64, u64),
-    lease: Lease,
-    returns: &Arc<Returns>,
-    waker: &Waker,
-) -> Bytes {
-    Bytes::from_owner(LentWindow {
-        region: Arc::clone(region),
-        offset: range.0,
-        len: range.1,
-        lease,
-        returns: Arc::clone(returns),
-        waker: waker.clone(),
-    })
-}
-
-/// A load whose windows are lent to the caller instead of flushed: every byte of the plan,
-/// in plan order, without a copy. Holding many pieces holds windows, and reads wait.
-#[derive(Debug)]
-pub struct Lending {
-    shared: Arc<Shared>,
-    order: Vec<TensorIndex>,
-    /// The window being handed out, and its next piece.
-    current: Option<(LentFill, u32)>,
-}
-
-impl Lending {
-    pub(crate) fn new(order: Vec<TensorIndex>, shared: Arc<Shared>) -> Self {
-        Self {
-            shared,
-            order,
-            current: None,
-        }
-    }
-
-    fn piece(&mut self) -> Option<LentPiece> {
-        let (fill, next) = self.current.as_mut()?;
-        let plan = &fill.plan;
-        let fill_plan = &plan.fills[fill.fill as usize];
-        let piece = plan.pieces[*next as usize];
-        let start = piece.fill_offset as usize;
-        let found = LentPiece {
-            tensor: self.order[piece.item.0 as usize],
-            offset: piece.destination,
-            bytes: fill.window.slice(start..start + piece.len as usize),
-        };
-        *next += 1;
-        if *next == fill_plan.pieces.end {
-            self.current = None;
-        }
-        Some(found)
-    }
-
-    fn take(&mut self, look: Option<LentFill>) {
-        self.current = look.map(|fill| {
-            let first = fill.plan.fills[fill.fill as usize].pieces.start;
-            (fill, first)
-        });
-    }
-
-    /// The next piece, waiting until its window has landed; `None` after the last.
-    ///
-    /// # Errors
-    /// The load failed.
-    pub fn next_piece(&mut self) -> Result<Option<LentPiece>> {
-        if self.current.is_none() {
-            let fill = self.shared.wait_for(&self.shared.changed, next_fill)?;
-            self.take(fill);
-        }
-        Ok(self.piece())
-    }
-
-    /// [`next_piece`](Self::next_piece) as a future.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn next_piece_async(&mut self) -> Result<Option<LentPiece>> {
-        if self.current.is_none() {
-            let fill = self
-                .shared
-                .wait_for_async(&self.shared.changed, next_fill)
-                .await?;
-            self.take(fill);
-        }
-        Ok(self.piece())
-    }
-}
-
-fn next_fill(shared: &Shared) -> Option<Result<Option<LentFill>>> {
-    if let Some(fill) = shared.lent.pop() {
-        return Some(Ok(Some(fill)));
-    }
-    match shared.outcome.get()? {
-        Err(error) => Some(Err(error.clone())),
-        // The outcome came after the last window: look again.
-        Ok(()) => Some(Ok(shared.lent.pop())),
-    }
-}
-
-impl Drop for Lending {
-    fn drop(&mut self) {
-        self.shared.cancel();
     }
 }
 

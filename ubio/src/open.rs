@@ -170,14 +170,11 @@ pub(crate) fn open_parts(
     control: crossbeam_channel::Receiver<Control>,
 ) -> Result<(Parts, Explanation)> {
     let limits = settings.limits();
-    let pool_bytes = u64::from(settings.windows) * u64::from(settings.window_bytes);
     // Checked by the core once more; here so that a wrong size never reaches the allocator.
-    if pool_bytes == 0 {
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            "a pool needs at least one window with a size",
-        ));
-    }
+    limits
+        .check()
+        .map_err(|cause| Error::new(ErrorKind::InvalidInput, "engine settings").because(cause))?;
+    let pool_bytes = u64::from(settings.windows) * u64::from(settings.window_bytes);
     let leases = usize::from(limits.windows) + usize::from(limits.tickets);
     let workers = Workers::start(
         "ubio-copy",

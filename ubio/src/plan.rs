@@ -121,9 +121,13 @@ struct Cutter<'a> {
 }
 
 impl Cutter<'_> {
-    /// Cuts `start..end` of a file into fills that end at multiples of the window size.
+    /// Cuts `start..end` of a file into fills that end at multiples of the window size, or of
+    /// what lands in place at once.
     fn cut(&mut self, file: u32, start: u64, end: u64) {
-        let window = self.shape.window_bytes;
+        let window = match self.shape.landing {
+            Landing::Destination => self.shape.window_bytes.min(IN_PLACE_BYTES.into()),
+            _ => self.shape.window_bytes,
+        };
         let mut at = start / ALIGNMENT * ALIGNMENT;
         while at < end {
             let to = ((at / window + 1) * window).min(at + window);
@@ -532,6 +536,13 @@ mod tests {
             WINDOW + ALIGNMENT,
         ];
         assert_eq!(lens(&plan), parts);
+        // However large the windows are, that is the most.
+        let larger = Shape {
+            window_bytes: 4 * large,
+            ..in_place
+        };
+        let plan = fills(&together, 2, &files, &larger, &cold);
+        assert_eq!(lens(&plan), [large, large, large, WINDOW + ALIGNMENT]);
         // What lies apart is read apart.
         let apart = runs(large + WINDOW, ALIGNMENT);
         let plan = fills(&apart, 2, &files, &in_place, &cold);

@@ -186,7 +186,7 @@ pub(crate) fn stream_plan(
     let resident = |file: u32, offset, len| {
         let index = file as usize;
         let file = model_files[index].file();
-        known[index].residency(file, (offset, len), probed[index].resident_only)
+        known[index].residency(file, offset..offset + len, probed[index].resident_only)
     };
     fills(runs, items, &files, shape, &resident)
 }

@@ -99,13 +99,17 @@ impl Engine {
     /// calling thread, and over when this returns.
     ///
     /// # Errors
-    /// InvalidInput: a range outside the file or the memory, or unaligned in place. Busy: part
+    /// InvalidInput: no such file, a range outside the file or the memory, or unaligned in place. Busy: part
     /// of the target is in use. Read errors, and Busy when too many loads are open at once,
     /// come through the handle.
     pub fn read_range(&self, opened: &Opened, request: RangeRequest) -> Result<Transfer> {
         let model = opened.model();
-        let file = model.file(request.file);
-        let probed = &opened.inner.probed[request.file.as_usize()];
+        let index = request.file.as_usize();
+        let (Some(file), Some(probed)) = (model.files().get(index), opened.inner.probed.get(index))
+        else {
+            let what = format!("file {index} of {}", model.files().len());
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        };
         check(&request, file.len_bytes()).map_err(|error| error.at(file.path()))?;
         let shared = Shared::new(self.waker().clone());
         let transfer = Transfer {

@@ -13,14 +13,9 @@
 //!
 //! unsafe: `submit` is an unsafe method, since memory may be written after it returns.
 
-#![expect(
-    unsafe_code,
-    reason = "declares the unsafe method and borrows a raw descriptor"
-)]
+#![expect(unsafe_code, reason = "declares the unsafe method")]
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
 use ubio_core::{FillError, ObjectId, Route, StreamPlan, Token};
@@ -29,7 +24,11 @@ use crate::error::Result;
 use crate::stats::Reason;
 use crate::window::WindowMemory;
 
+pub use waker::Waker;
+use waker::wait_readable;
+
 pub mod file;
+mod waker;
 
 /// What a source can do; asked, never assumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,106 +172,4 @@ pub trait Source {
 
     /// Ends a blocking [`poll`](Self::poll) from any thread.
     fn waker(&self) -> Waker;
-}
-
-/// Ends a blocking [`Source::poll`]. Cheap to call when nobody sleeps.
-#[derive(Clone, Debug)]
-pub struct Waker {
-    inner: Arc<WakerInner>,
-}
-
-#[derive(Debug)]
-struct WakerInner {
-    event: OwnedFd,
-    sleeping: AtomicBool,
-}
-
-impl Waker {
-    /// A waker over a new eventfd.
-    ///
-    /// # Errors
-    /// Out of descriptors or memory.
-    pub fn new() -> Result<Self> {
-        use rustix::event::{EventfdFlags, eventfd};
-        let event =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| {
-                crate::Error::os("cannot make an eventfd", errno)
-                    .remedy("raise the open-files limit (ulimit -n)")
-            })?;
-        Ok(Self {
-            inner: Arc::new(WakerInner {
-                event,
-                sleeping: AtomicBool::new(false),
-            }),
-        })
-    }
-
-    /// Wakes the sleeper, if there is one or will be one.
-    pub fn wake(&self) {
-        // With the fence in `about_to_sleep`: either the sleeper sees what was done before
-        // this wake, or this sees that it is about to sleep.
-        fence(Ordering::SeqCst);
-        if self.inner.sleeping.swap(false, Ordering::SeqCst) {
-            self.wake_always();
-        }
-    }
-
-    /// Makes the event readable, sleeper or not.
-    pub fn wake_always(&self) {
-        // A full counter (EAGAIN) means a wake is pending already.
-        let _pending = rustix::io::write(&self.inner.event, &1u64.to_ne_bytes());
-    }
-
-    /// Says that the calling thread is about to sleep; it must look for work once more
-    /// between this call and sleeping.
-    pub fn about_to_sleep(&self) {
-        self.inner.sleeping.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-    }
-
-    /// Says that the sleep is over (or did not happen).
-    pub fn awake(&self) {
-        self.inner.sleeping.store(false, Ordering::SeqCst);
-    }
-
-    /// Sleeps until a wake, for sources that have nothing better to wait on.
-    ///
-    /// # Errors
-    /// The wait itself failed.
-    pub fn sleep(&self, wait: Wait) -> Result<()> {
-        let span = match wait {
-            Wait::No => return Ok(()),
-            Wait::AtMost(span) => Some(span),
-            Wait::Forever => None,
-        };
-        wait_readable(self.inner.event.as_raw_fd(), span)
-            .map_err(|cause| crate::Error::os("cannot wait for a wake", cause))?;
-        let mut count = [0; 8];
-        // Nothing to read (EAGAIN) means that the time was up.
-        let _timed_out = rustix::io::read(&self.inner.event, &mut count);
-        Ok(())
-    }
-
-    /// The descriptor that becomes readable on a wake.
-    pub fn event(&self) -> BorrowedFd<'_> {
-        self.inner.event.as_fd()
-    }
-}
-
-/// Waits until a descriptor is readable; an interrupted wait is a finished one.
-fn wait_readable(fd: RawFd, at_most: Option<Duration>) -> std::io::Result<()> {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    // SAFETY: both callers own the descriptor and keep it open during the call.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    let span = at_most.map(|span| Timespec {
-        tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: span.subsec_nanos().into(),
-    });
-    match poll(
-        &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
-        span.as_ref(),
-    ) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
 }

@@ -1,9 +1,10 @@
 //! What a caller may do with handles at any moment: hold, drop, ask too early, hand over odd
 //! memory. Every wait here has a bound, so a hang is a failure and not a stuck run.
 //!
-//! unsafe: maps a file.
-#![expect(unsafe_code, reason = "to map a file is unsafe")]
+//! unsafe: maps a file, and forks.
+#![expect(unsafe_code, reason = "to map a file is unsafe, and so is to fork")]
 
+use std::future::IntoFuture;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -25,11 +26,15 @@ struct Files {
 }
 
 fn files() -> Files {
+    files_of(&SIZES)
+}
+
+fn files_of(sizes: &[usize]) -> Files {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("folder");
     let path = folder.path().join("model.safetensors");
     let mut header = String::from("{");
     let mut at = 0;
-    for (index, size) in SIZES.iter().enumerate() {
+    for (index, size) in sizes.iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
         let end = at + size;
         header += &format!(
@@ -200,6 +205,134 @@ fn a_placement_that_lies_is_refused() {
             .wait()
             .expect("bytes");
     });
+}
+
+#[test]
+fn an_image_that_lies_is_refused() {
+    let files = files();
+    within(move || {
+        let engine = engine();
+        let (model, _plan, _place) = open(&files.path);
+        let place = placement::image(&model).expect("image");
+        let lies: [fn(&mut Placement); 5] = [
+            // Twice: the tensors are where the first one is.
+            |place| {
+                let mut again = place.files[0];
+                again.offset = place.len_bytes.next_multiple_of(4096);
+                place.len_bytes = again.offset + again.len;
+                place.files.push(again);
+            },
+            |place| place.files[0].offset = 1,
+            |place| place.files[0].len += 1,
+            |place| place.tensors[0].offset += 4096,
+            |place| place.len_bytes -= 1,
+        ];
+        for (index, lie) in lies.into_iter().enumerate() {
+            let mut wrong = place.clone();
+            lie(&mut wrong);
+            let refused = engine.load(LoadRequest::new(Arc::clone(&model), wrong));
+            let error = refused.expect_err("a lie");
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "lie {index}");
+        }
+    });
+}
+
+#[test]
+fn a_tensor_without_bytes_has_its_place_all_the_same() {
+    let files = files_of(&[100, 0, 100]);
+    within(move || {
+        let engine = engine();
+        let (model, _plan, place) = open(&files.path);
+        let mut wrong = place.clone();
+        wrong.tensors[1].offset = 1 << 40;
+        let refused = engine.load(LoadRequest::new(Arc::clone(&model), wrong));
+        assert_eq!(refused.expect_err("a lie").kind(), ErrorKind::InvalidInput);
+        let loaded = engine.load(LoadRequest::new(model, place)).expect("load");
+        let loaded = loaded.wait().expect("bytes");
+        assert_eq!(loaded.tensor("1").expect("there").bytes.len(), 0);
+    });
+}
+
+#[test]
+fn what_was_in_a_larger_buffer_is_not_shown() {
+    let files = files();
+    within(move || {
+        let engine = engine();
+        let (model, _plan, place) = open(&files.path);
+        let len = usize::try_from(place.len_bytes).expect("small");
+        let buffer = VramBuffer::Host(Arc::new(Region::adopt(vec![0xff; 3 * len])));
+        let mut request = LoadRequest::new(model, place);
+        request.destination = Destination::Buffer(buffer);
+        let loaded = engine.load(request).expect("load").wait().expect("bytes");
+        assert_eq!(loaded.bytes().len(), len);
+    });
+}
+
+#[test]
+fn a_plan_of_another_model_is_refused() {
+    let (small, large) = (files_of(&[100]), files());
+    within(move || {
+        let engine = engine();
+        let (model, _plan, _place) = open(&small.path);
+        let (_model, plan, _place) = open(&large.path);
+        let refused = engine.lend(&model, &plan, Routes::Auto);
+        let error = refused.expect_err("not its plan");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    });
+}
+
+#[test]
+fn settings_that_cannot_be_are_refused_before_anything_is_taken() {
+    for builder in [
+        Engine::builder().windows(0),
+        Engine::builder().window_bytes(0),
+        Engine::builder().window_bytes(u32::MAX),
+        Engine::builder().window_bytes(5000),
+        Engine::builder().windows(u16::MAX),
+    ] {
+        let refused = within(move || builder.open().map(drop));
+        let error = refused.expect_err("no such engine");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+}
+
+/// A child has no ring thread: whoever waits there hears so, and does not wait for ever.
+#[test]
+fn a_forked_child_does_not_hang() {
+    let files = files();
+    let engine = engine();
+    let (model, _plan, place) = open(&files.path);
+    for asynchronous in [false, true] {
+        let mut request = LoadRequest::new(Arc::clone(&model), place.clone());
+        // It waits for a consumer, so it is under way when the fork comes.
+        request.lookahead_bytes = Some(1);
+        let mut load = engine.load(request).expect("load");
+        load.next_tensor().expect("the first tensor");
+        // The ring thread rests: whatever it locks while it works, it does not hold now.
+        std::thread::sleep(Duration::from_millis(100));
+        // SAFETY: the child only waits, and leaves without unwinding or destructors.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0, "fork failed");
+        if child == 0 {
+            // SAFETY: the default of SIGALRM ends the process, whatever it is doing.
+            unsafe { libc::alarm(10) };
+            let ended = if asynchronous {
+                futures_lite::future::block_on(load.into_future())
+            } else {
+                load.wait()
+            };
+            let code = i32::from(ended.is_ok());
+            // SAFETY: leaves at once.
+            unsafe { libc::_exit(code) };
+        }
+        let mut status = 0;
+        // SAFETY: the child is ours, and the status outlives the call.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(waited, child);
+        assert!(libc::WIFEXITED(status), "it hung: {status:#x}");
+        assert_eq!(libc::WEXITSTATUS(status), 0, "a load ended well in a child");
+        drop(load);
+    }
 }
 
 #[test]

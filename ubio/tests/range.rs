@@ -115,6 +115,9 @@ fn ranges_that_cannot_be_are_refused_before_anything_moves() {
     let mut traditional = request(&region, 0, 1, 0);
     traditional.routes = Routes::Traditional;
     wrong.push(traditional);
+    let mut of_no_file = request(&region, 0, 1, 0);
+    of_no_file.file = FileIndex(7);
+    wrong.push(of_no_file);
     for (offset, len, at) in [(1, 4096, 0), (0, 4095, 0), (0, 4096, 1)] {
         let mut unaligned = request(&region, offset, len, at);
         unaligned.in_place = true;

@@ -1,5 +1,7 @@
 //! From shared memory to a file: written without a name, made durable, then put in place of
-//! whatever had the name, in one step. A full disk or a killed run leaves nothing.
+//! whatever had the name, in one step. A full disk leaves nothing, nor does a killed run, but
+//! for two cases: on a file system without nameless files, and between the last two steps, it
+//! leaves a hidden `.NAME.ubcp.*` beside DST.
 
 use std::fs::File;
 use std::io;
@@ -56,8 +58,7 @@ pub(crate) fn export(
         .map(|algorithm| digest_of(algorithm, model, &unfinished))
         .transpose()?;
     signals.check()?;
-    unfinished.publish()?;
-    signals.published();
+    unfinished.publish(|| signals.published())?;
     drop(held);
     let subject = Subject {
         source: args.src.clone().unwrap_or_default(),
@@ -286,8 +287,8 @@ impl Unfinished {
             .map_err(|cause| self.fail("make the file durable", &cause))
     }
 
-    /// Gives it its name, in place of what had it, and makes that durable.
-    fn publish(mut self) -> Result<(), Failure> {
+    /// Gives it its name, in place of what had it, says so, and makes that durable.
+    fn publish(mut self, published: impl FnOnce()) -> Result<(), Failure> {
         let hidden = match self.hidden.take() {
             Some(hidden) => hidden,
             None => {
@@ -302,6 +303,7 @@ impl Unfinished {
             let _gone = std::fs::remove_file(&hidden);
             self.fail("name the file", &cause)
         })?;
+        published();
         File::open(folder_of(&self.path))
             .and_then(|folder| folder.sync_all())
             .map_err(|cause| self.fail("make the file's name durable", &cause))

@@ -34,7 +34,8 @@ pub(crate) fn run(args: &Args, signals: &Signals, begun: Instant) -> Result<(), 
     destination.check_with(&source)?;
     let model = source.open(!args.no_follow)?;
     if let Destination::File(to) = &destination {
-        let (subject, outcome) = export(args, signals, &model, to, begun)?;
+        let exported = export(args, signals, &model, to, begun);
+        let (subject, outcome) = exported.map_err(|error| signals.too_late(error))?;
         return report::print(args, &subject, &[outcome]).map_err(|error| signals.too_late(error));
     }
     let plan = plan_of(args, &model)?;

@@ -1,7 +1,7 @@
 //! SIGINT and SIGTERM. While devices may write into our memory a signal asks the main thread
 //! to cancel; before and after that, and the second time, it ends the program at once, which
-//! leaves nothing behind because nothing has a name yet. Once there is a name the work is
-//! done, and a signal no longer makes it undone.
+//! leaves nothing behind because nothing has a name yet (`export.rs` tells the exceptions).
+//! Once there is a name the work is done, and a signal no longer makes it undone.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;

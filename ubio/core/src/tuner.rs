@@ -146,13 +146,14 @@ impl Tuner {
     }
 
     /// Takes up again where it stood when other commands took its place, of which so many are
-    /// still in flight. A trial under way is given up.
+    /// still in flight. A trial under way is left, and begun again
+    /// after the next epoch: nothing was learned from it.
     pub fn resume(&mut self, in_flight: u16) {
-        if self.trial.is_some() {
-            self.go_back();
-        }
+        self.trial = None;
         self.settling = u32::from(in_flight).max(1);
         self.uncounted = NEVER;
+        self.begin_epoch();
+        self.expect_all();
     }
 
     /// A command came back whole. `saturated`: the source had as much to do as the depth
@@ -302,10 +303,12 @@ impl Tuner {
             depth,
         } = self.at;
         let (least, most) = COMMAND_BYTES;
+        let deepest = IN_FLIGHT_BYTES / u64::from(command_bytes);
+        let deepest = u16::try_from(deepest).unwrap_or(u16::MAX);
         let setting = match step {
             Step::Deeper => Setting {
                 command_bytes,
-                depth: depth.checked_mul(2)?,
+                depth: depth.checked_mul(2)?.min(deepest).max(depth),
             },
             Step::Shallower => Setting {
                 command_bytes,
@@ -322,7 +325,8 @@ impl Tuner {
         };
         let resized = setting.command_bytes != command_bytes;
         let sized = match step {
-            Step::Deeper | Step::Shallower => true,
+            Step::Deeper => setting.depth > depth,
+            Step::Shallower => true,
             Step::Smaller => setting.command_bytes < command_bytes,
             Step::Larger => setting.command_bytes <= most,
         };
@@ -371,7 +375,7 @@ impl Tuner {
         let bytes = self.at_least(bytes, completions);
         let bytes_due = bytes + self.setting().in_flight_bytes();
         let (base, _spread) = self.base();
-        let due_ns = bytes_due * 100_000_000 / (base * percent).max(1);
+        let due_ns = bytes_due.saturating_mul(100_000_000) / base.saturating_mul(percent).max(1);
         self.until_bytes = bytes;
         self.until = Nanos(self.start.0.saturating_add(due_ns));
     }

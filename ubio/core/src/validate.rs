@@ -106,7 +106,10 @@ impl fmt::Display for OpenError {
             OpenError::LookaheadZero => out.write_str("a lookahead of 0 bytes lets nothing start"),
             OpenError::FillEmpty { fill } => write!(out, "fill {fill} has no bytes"),
             OpenError::FillUnaligned { fill } => write!(out, "fill {fill} is not aligned"),
-            OpenError::FillTooLong { fill } => write!(out, "fill {fill} is longer than a window"),
+            OpenError::FillTooLong { fill } => write!(
+                out,
+                "fill {fill} is longer than a window, or than {MAX_WINDOW_BYTES} bytes without one"
+            ),
             OpenError::FillOverflow { fill } => write!(out, "fill {fill} ends beyond 2^64"),
             OpenError::ExpectedBeyondLen { fill } => {
                 write!(out, "fill {fill} expects more bytes than it asks for")

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fs_adapter::Model;
-use ubio_core::{FillErrorKind, ObjectId, Outcome, StreamId, StreamPlan};
+use ubio_core::{FillErrorKind, Landing, ObjectId, Outcome, StreamId, StreamPlan};
 
 use super::{Driver, Ending, OpenStream};
 use crate::error::{Error, ErrorKind, Result};
@@ -18,8 +18,9 @@ pub(super) struct Stream {
     pub(super) objects: Vec<ObjectId>,
     /// Which of the model's files object 0 is; the others follow.
     pub(super) first_file: u32,
-    /// The destination, as memory the source fills and as buffer the copy engine fills.
-    pub(super) destination: Option<(MemoryId, BufferId)>,
+    /// The destination, as buffer the copy engine fills and, where a fill lands there without
+    /// a window, as memory the source fills.
+    pub(super) destination: Option<(BufferId, Option<MemoryId>)>,
     pub(super) model: Arc<Model>,
     pub(super) item_bytes: Vec<u64>,
     /// Items shown to the consumer.
@@ -35,6 +36,17 @@ impl Stream {
     /// What the consumer is done with, of what it can have been.
     pub(super) fn consumed_by_now(&self) -> u32 {
         self.ending.0.consumed().min(self.visible)
+    }
+
+    /// Where windows are flushed to.
+    pub(super) fn buffer(&self) -> BufferId {
+        self.destination.expect("planned with a destination").0
+    }
+
+    /// Where fills land that need no window.
+    pub(super) fn memory(&self) -> MemoryId {
+        let (_buffer, memory) = self.destination.expect("planned with a destination");
+        memory.expect("attached for such a plan")
     }
 
     /// Looks at the files that were read once more.
@@ -97,7 +109,9 @@ impl Driver {
                 }
             }
         }
-        let destination = match open.buffer.map(|buffer| self.adopt(buffer)).transpose() {
+        let plan = &open.plan;
+        let adopted = open.buffer.map(|buffer| self.adopt(buffer, plan));
+        let destination = match adopted.transpose() {
             Ok(destination) => destination,
             Err(error) => {
                 objects
@@ -145,17 +159,33 @@ impl Driver {
         }
     }
 
-    pub(super) fn adopt(&mut self, buffer: VramBuffer) -> Result<(MemoryId, BufferId)> {
+    fn adopt(
+        &mut self,
+        buffer: VramBuffer,
+        plan: &StreamPlan,
+    ) -> Result<(BufferId, Option<MemoryId>)> {
         let id = self.parts.vram.adopt(buffer)?;
-        let memory = self.parts.vram.in_place(id).ok_or_else(|| {
-            Error::new(
+        let without_window = |landing| matches!(landing, Landing::Destination | Landing::Scatter);
+        let needed = plan.fills.iter().any(|fill| {
+            without_window(fill.landing)
+                || fill
+                    .otherwise
+                    .is_some_and(|(_, landing)| without_window(landing))
+        });
+        if !needed {
+            return Ok((id, None));
+        }
+        let memory = match self.parts.vram.in_place(id) {
+            // Not registered: pinning a whole destination at once would fault it in at once.
+            Some(memory) => self.parts.source.attach(&memory, false),
+            None => Err(Error::new(
                 ErrorKind::Unsupported,
                 "this destination cannot be filled by this source",
             )
-        })?;
-        // Not registered: pinning a whole destination at once would fault it in at once.
-        match self.parts.source.attach(&memory, false) {
-            Ok(memory) => Ok((memory, id)),
+            .remedy("load through windows")),
+        };
+        match memory {
+            Ok(memory) => Ok((id, Some(memory))),
             Err(error) => {
                 self.parts.vram.release(id);
                 Err(error)
@@ -167,8 +197,10 @@ impl Driver {
         for &object in &stream.objects {
             self.parts.source.remove_object(object);
         }
-        if let Some((memory, buffer)) = stream.destination {
-            self.parts.source.detach(memory);
+        if let Some((buffer, memory)) = stream.destination {
+            if let Some(memory) = memory {
+                self.parts.source.detach(memory);
+            }
             self.parts.vram.release(buffer);
         }
     }

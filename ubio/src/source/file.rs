@@ -90,7 +90,7 @@ impl Memory {
 /// One direct read the ring has, kept until its completion so that nothing it uses goes.
 struct Operation {
     token: Token,
-    _region: Arc<Region>,
+    region: Arc<Region>,
     _file: Arc<OwnedFd>,
 }
 
@@ -272,7 +272,7 @@ impl FileSource {
                 }
                 self.operations[slot as usize] = Some(Operation {
                     token: command.token,
-                    _region: region,
+                    region,
                     _file: Arc::clone(file),
                 });
             }
@@ -543,6 +543,7 @@ impl Drop for FileSource {
                 // A ring that cannot be waited on any more may still be written to by the
                 // kernel: give up its memory rather than hand it back.
                 for operation in self.operations.drain(..).flatten() {
+                    operation.region.claims().give_up();
                     let _leaked = Box::leak(Box::new(operation));
                 }
                 break;

@@ -2,7 +2,7 @@
 //! long as a device, a worker or a reader of theirs may touch it; a second load into the same
 //! bytes is refused. Knows no loads.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::memory::Region;
 
@@ -10,6 +10,17 @@ use super::memory::Region;
 /// a load begins or ends.
 #[derive(Debug, Default)]
 pub(crate) struct Claims(Mutex<Vec<(u64, u64)>>);
+
+impl Claims {
+    fn lock(&self) -> MutexGuard<'_, Vec<(u64, u64)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody gets any of it again: a device that cannot be asked any more may still write it.
+    pub(crate) fn give_up(&self) {
+        self.lock().push((0, u64::MAX));
+    }
+}
 
 /// The sole use of a range of a region, until dropped.
 #[derive(Debug)]
@@ -22,11 +33,7 @@ impl Claim {
     /// Claims `len_bytes` from `offset`; `None` if part of that is claimed.
     pub(crate) fn take(region: &Arc<Region>, offset: u64, len_bytes: u64) -> Option<Self> {
         let range = (offset, offset.checked_add(len_bytes)?);
-        let mut claims = region
-            .claims()
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut claims = region.claims().lock();
         if claims
             .iter()
             .any(|&(start, end)| start < range.1 && range.0 < end)
@@ -44,12 +51,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let mut claims = self
-            .region
-            .claims()
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut claims = self.region.claims().lock();
         if let Some(index) = claims.iter().position(|&range| range == self.range) {
             claims.swap_remove(index);
         }
@@ -75,6 +77,9 @@ mod tests {
         let empty = Claim::take(&region, 100, 0).expect("nothing of it");
         assert!(Claim::take(&region, u64::MAX, 1).is_none());
         drop((before, after, empty, middle));
-        assert!(Claim::take(&region, 0, 4096).is_some());
+        let all = Claim::take(&region, 0, 4096).expect("free again");
+        region.claims().give_up();
+        drop(all);
+        assert!(Claim::take(&region, 0, 1).is_none());
     }
 }

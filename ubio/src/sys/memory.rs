@@ -105,10 +105,11 @@ impl std::fmt::Debug for Region {
     }
 }
 
-/// Bytes rounded up to a multiple of `unit` (a power of two).
+/// Bytes rounded up to a multiple of `unit` (a power of two); what is beyond the largest one
+/// becomes that, which no memory has either.
 pub fn round_up(bytes: u64, unit: u64) -> u64 {
     debug_assert!(unit.is_power_of_two());
-    (bytes + (unit - 1)) & !(unit - 1)
+    bytes.saturating_add(unit - 1) & !(unit - 1)
 }
 
 impl Region {
@@ -128,7 +129,7 @@ impl Region {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         if huge
             && len_bytes.is_multiple_of(HUGE_PAGE_BYTES)
-            && free_huge_pages() * HUGE_PAGE_BYTES >= len_bytes
+            && free_huge_pages().saturating_mul(HUGE_PAGE_BYTES) >= len_bytes
         {
             let len = usize::try_from(len_bytes).expect("64-bit address space");
             // No NORESERVE: the pages are set aside now, so a later fault cannot SIGBUS.
@@ -149,8 +150,10 @@ impl Region {
             }
         }
         // One huge page more, so that an aligned start exists in any mapping.
-        let span = usize::try_from(len_bytes + HUGE_PAGE_BYTES)
-            .map_err(|_too_large| no_space(rustix::io::Errno::NOMEM))?;
+        let span = len_bytes
+            .checked_add(HUGE_PAGE_BYTES)
+            .and_then(|span| usize::try_from(span).ok())
+            .ok_or_else(|| no_space(rustix::io::Errno::NOMEM))?;
         // SAFETY: as above.
         let start = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), span, protection, flags) }
             .map_err(no_space)?;
@@ -177,7 +180,12 @@ impl Region {
     ///
     /// # Errors
     /// The kernel's reason: no permission, no mappable file, no address space.
-    pub fn of_file(file: &impl AsFd, len_bytes: u64, write: bool, huge: bool) -> Result<Self> {
+    pub(crate) fn of_file(
+        file: &impl AsFd,
+        len_bytes: u64,
+        write: bool,
+        huge: bool,
+    ) -> Result<Self> {
         let len = usize::try_from(len_bytes.max(1)).expect("64-bit address space");
         let protection = if write {
             ProtFlags::READ | ProtFlags::WRITE

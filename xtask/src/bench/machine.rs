@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::{repo, run};
 
@@ -35,16 +36,32 @@ pub(crate) fn day() -> String {
     )
 }
 
-/// The commit that was measured, and whether there was more than that.
-pub(crate) fn commit() -> String {
-    let mut git = Command::new("git");
-    git.current_dir(repo::root())
-        .args(["describe", "--always", "--dirty"]);
-    run::captured(&mut git).map_or_else(
-        |_| "unknown commit".into(),
-        |finished| finished.stdout.trim().into(),
-    )
+/// The commit that is measured, and whether there is more than that; as it was when this was
+/// first asked, before the programs were built. The figures themselves do not count.
+pub(crate) fn commit() -> &'static str {
+    static COMMIT: OnceLock<String> = OnceLock::new();
+    COMMIT.get_or_init(|| {
+        let git = |arguments: &[&str]| {
+            let mut git = Command::new("git");
+            git.current_dir(repo::root()).args(arguments);
+            run::captured(&mut git).map(|finished| finished.stdout.trim().to_owned())
+        };
+        let Ok(commit) = git(&["rev-parse", "--short", "HEAD"]) else {
+            return "unknown commit".into();
+        };
+        match git(&["status", "--porcelain", "--", ":/", ":!/BENCHMARKS.md"]) {
+            Ok(changes) if changes.is_empty() => commit,
+            _ => format!("{commit}{DIRTY}"),
+        }
+    })
 }
+
+/// Whether the tree has more than its commit.
+pub(crate) fn is_dirty() -> bool {
+    commit().ends_with(DIRTY)
+}
+
+const DIRTY: &str = "-dirty";
 
 /// The command as it can be typed again.
 pub(crate) fn command() -> String {

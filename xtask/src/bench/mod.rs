@@ -24,7 +24,7 @@ use self::roster::{
     BUFFERED, Contender, FLOORS_COLD, FLOORS_RESERVED, FLOORS_WARM, How, Subject, UBCP_COLD,
     UBCP_RESERVED, UBCP_WARM,
 };
-use self::rounds::{Plan, State};
+use self::rounds::{Plan, Results, State};
 use crate::{cache, fio, model, ubcp};
 
 /// Options of `cargo xtask bench`.
@@ -72,7 +72,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Put the tables into BENCHMARKS.md, between their markers
+    /// Put the tables into BENCHMARKS.md, between their markers; of a clean tree only
     #[arg(long)]
     write: bool,
 }
@@ -86,6 +86,11 @@ impl Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     ensure!(args.rounds > 0, "--rounds 0 measures nothing");
+    ensure!(
+        !(args.write && machine::is_dirty()),
+        "--write puts figures beside a commit, and the tree has changes: commit them first, \
+         or measure without --write"
+    );
     if args.transfer {
         transfer::run(args.json.as_deref(), args.write)?;
         return Ok(ExitCode::SUCCESS);
@@ -101,26 +106,35 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for state in states {
         let plan = plan(args, state, &subject, &peers)?;
         let results = rounds::run(&plan, &subject)?;
-        print!("{}", report::text(&results));
         all.push(results);
+        keep(args, &all)?;
         if let Some(mut second) = peers.second(state, args.rounds, args.seed) {
             second
                 .contenders
                 .retain(|contender| args.wants(&contender.name));
             let results = rounds::run(&second, &peers.gguf_subject(&subject)?)?;
-            print!("{}", report::text(&results));
             all.push(results);
-        }
-    }
-    if let Some(path) = &args.json {
-        report::write_json(path, &all)?;
-    }
-    if args.write {
-        for results in &all {
-            report::write_markdown(&results.title, &report::text(results))?;
+            keep(args, &all)?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Shows the last results, and keeps them at once: a run that is stopped has lost only what it
+/// was at.
+fn keep(args: &Args, all: &[Results]) -> Result<()> {
+    let Some(last) = all.last() else {
+        return Ok(());
+    };
+    let text = report::text(last);
+    print!("{text}");
+    if let Some(path) = &args.json {
+        report::write_json(path, all)?;
+    }
+    if args.write {
+        report::write_markdown(&last.title, &text)?;
+    }
+    Ok(())
 }
 
 fn states(args: &Args) -> Result<Vec<State>> {

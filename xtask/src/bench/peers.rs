@@ -51,6 +51,10 @@ pub(crate) fn prepare(subject: &Subject) -> Result<Peers> {
         }
         Err(error) => println!("  without the loaders that need torch: {error:#}"),
     }
+    match candle() {
+        Ok(contenders) => peers.contenders.extend(contenders),
+        Err(error) => println!("  without candle: {error:#}"),
+    }
     match gguf(&venv) {
         Ok(ready) => peers.gguf = Some(ready),
         Err(error) => println!("  without the loaders of GGUF: {error:#}"),
@@ -162,6 +166,41 @@ fn safetensors(venv: &Venv) -> Result<Vec<Contender>> {
         one("safetensors clone", "clone"),
         one("safetensors pread", "pread"),
     ])
+}
+
+/// The one that is a Rust crate: a program of its own, built outside the workspace.
+fn candle() -> Result<Vec<Contender>> {
+    let folder = repo::root().join("benches/peers/candle");
+    let target = repo::scratch("peers-candle")?;
+    let program = target.join("release/candle-load");
+    if !program.is_file() {
+        println!("  candle (once: some minutes to build)");
+    }
+    let mut build = run::cargo();
+    build
+        .args([
+            "build",
+            "--release",
+            "--quiet",
+            "--locked",
+            "--manifest-path",
+        ])
+        .arg(folder.join("Cargo.toml"))
+        .arg("--target-dir")
+        .arg(&target);
+    run::captured(&mut build).context("candle cannot be built")?;
+    let one = |name: &str, mode: &str| {
+        Contender::new(
+            name,
+            How::Peer {
+                program: program.clone(),
+                arguments: vec![mode.into()],
+                environment: Vec::new(),
+                source: None,
+            },
+        )
+    };
+    Ok(vec![one("candle load", "load"), one("candle mmap", "mmap")])
 }
 
 fn runai(venv: &Venv) -> Result<Vec<Contender>> {

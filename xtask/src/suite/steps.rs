@@ -11,7 +11,7 @@ use crate::{apt, lint, repo, run};
 const CARGO_DENY: &str = "cargo-deny@^0.20";
 const CARGO_FUZZ: &str = "cargo-fuzz@^0.13";
 
-const SEEDS: &str = "10000";
+const SEEDS: &str = "100000";
 const SEEDS_FULL: &str = "1000000";
 const FUZZ_SECONDS: u32 = 300;
 
@@ -106,10 +106,12 @@ fn simulator(suite: &Suite, seeds: &str) -> Result<Outcome> {
         "--bin",
         "ubio-sim",
     ];
-    suite.passes(
-        "simulator",
-        run::cargo().args(arguments).args(["--", "--seeds", seeds]),
-    )
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut command = run::cargo();
+    command
+        .args(arguments)
+        .args(["--", "--seeds", seeds, "--threads", &threads.to_string()]);
+    suite.passes("simulator", &mut command)
 }
 
 /// Every bug planted into the core must be found: a check that lost its hook would be silent.

@@ -44,11 +44,15 @@ struct Run {
 /// Reads so many MiB. `noise` in thousandths: each stretch of 16 MiB is as much slower or
 /// faster, and each command again.
 fn load(device: Device, mib: u64, noise: u64, seed: u64) -> Run {
+    load_from(HINT, device, mib, noise, seed)
+}
+
+fn load_from(hint: Setting, device: Device, mib: u64, noise: u64, seed: u64) -> Run {
     let mut draws = Draws(seed * 2 + 1);
-    let mut tuner = Tuner::new(LIMITS, HINT.command_bytes, HINT.depth);
+    let mut tuner = Tuner::new(LIMITS, hint.command_bytes, hint.depth);
     let best = best(device);
     let mut run = Run {
-        end: HINT,
+        end: hint,
         ns: 0,
         away: 0,
         bad: 0,
@@ -65,7 +69,7 @@ fn load(device: Device, mib: u64, noise: u64, seed: u64) -> Run {
         let rate = device(setting);
         run.ns += bytes * 1_000_000 / MIB * 1000 / rate * stretch / 1000 * noisy(&mut draws) / 1000;
         done += bytes;
-        run.away += if setting == HINT { 0 } else { bytes };
+        run.away += if setting == hint { 0 } else { bytes };
         run.bad += if rate * 100 < best * 85 { bytes } else { 0 };
         assert!(setting.depth >= 2, "{setting:?}");
         tuner.on_completed(setting.command_bytes, true, Nanos(run.ns));
@@ -139,6 +143,55 @@ fn goes_deeper_where_latency_binds() {
     let run = load(latency_bound, 2048, 0, 1);
     assert_eq!(run.end.in_flight_bytes(), 32 * MIB, "{run:?}");
     assert!(run.ns < staying(latency_bound, 2048) / 2, "{run:?}");
+    // From where engines begin, too: through windows, and in place.
+    for (command_bytes, depth) in [(1 << 20, 3), (4 << 20, 6)] {
+        let hint = Setting {
+            command_bytes,
+            depth,
+        };
+        let run = load_from(hint, latency_bound, 4096, 0, 1);
+        assert_eq!(run.end.in_flight_bytes(), 32 * MIB, "{run:?}");
+    }
+}
+
+/// Others' commands take the place of ours for a while, as often as they like.
+#[test]
+fn goes_on_where_it_stood_when_it_was_interrupted() {
+    let mut tuner = Tuner::new(LIMITS, HINT.command_bytes, HINT.depth);
+    let mut now = 0;
+    let mut trials = 0;
+    let mut completed = |tuner: &mut Tuner, count: u32| {
+        for _ in 0..count {
+            let setting = tuner.setting();
+            now +=
+                1_000_000_000 * u64::from(setting.command_bytes) / (MIB * latency_bound(setting));
+            if tuner.on_completed(setting.command_bytes, true, Nanos(now)) {
+                trials += u32::from(tuner.trial.is_some());
+            }
+        }
+        now += 1_000_000_000;
+        trials
+    };
+    // A trial has begun; then it is interrupted, again and again, before it can end.
+    while tuner.trial.is_none() {
+        completed(&mut tuner, 1);
+    }
+    let (step, next_wait) = (tuner.step, tuner.next_wait);
+    for _ in 0..20 {
+        tuner.resume(5);
+        assert_eq!(tuner.setting(), HINT);
+        assert_eq!((tuner.step, tuner.next_wait), (step, next_wait));
+        // What comes of the commands in flight at that moment is not ours.
+        completed(&mut tuner, 5);
+        assert_eq!(tuner.bytes, 0);
+        completed(&mut tuner, 5);
+        assert_eq!(tuner.bytes, 5 * MIB);
+        assert_eq!(tuner.setting(), HINT);
+    }
+    // The time between said nothing either.
+    let trials = completed(&mut tuner, 2000);
+    assert!(trials >= 2, "{trials}");
+    assert_eq!(tuner.at.in_flight_bytes(), 32 * MIB);
 }
 
 #[test]

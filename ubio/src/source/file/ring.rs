@@ -253,7 +253,9 @@ impl Ring {
                     .submit_with_args(1, &SubmitArgs::new().timespec(&span))
             }
             Wait::AtMost(span) => self.ring.submit().and_then(|submitted| {
-                super::super::wait_readable(self.ring.as_raw_fd(), Some(span))?;
+                // SAFETY: the ring owns the descriptor and keeps it open during the call.
+                let ring = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
+                super::super::wait_readable(ring, Some(span))?;
                 Ok(submitted)
             }),
         };

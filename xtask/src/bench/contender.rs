@@ -56,6 +56,13 @@ enum Which {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+    /// One copy of the files' bytes and nothing else: from a few buffers over and over, to
+    /// memory that was faulted in before; what comes before the copying does not count
+    Memcpy {
+        /// Files that are as long
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
     /// Touch that much memory and give it back, on base pages, then on huge pages: every
     /// contender then finds the same state, whichever it takes
     Primer {
@@ -85,6 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         Which::FloorBuffers { reserved, files } => floor::through_buffers(files, huge(*reserved))?,
         Which::FloorInPlace { reserved, files } => floor::in_place(files, huge(*reserved))?,
+        Which::Memcpy { files } => floor::memcpy(files)?,
         Which::Primer { bytes, reserved } => {
             let bytes = usize::try_from(*bytes).context("too large for this machine")?;
             // Quickly, and huge pages last: what lies free for a second or so a virtual

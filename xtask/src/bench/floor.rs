@@ -15,8 +15,10 @@ use rustix::fs::OFlags;
 
 use super::contender::{open, say, size};
 
-/// One direct read, and one copy.
+/// One direct read into a buffer, and one copy.
 const DIRECT_BYTES: usize = 1 << 20;
+/// One direct read in place: what fio is fastest with.
+const IN_PLACE_BYTES: usize = 4 << 20;
 /// Threads that read: so many reads of that size are what fio is fastest with, or nearly so.
 const READERS: usize = 2;
 /// Buffers between readers and the copying thread.
@@ -130,7 +132,7 @@ pub(crate) fn in_place(paths: &[PathBuf], pages: Pages) -> Result<()> {
     let started = Instant::now();
     let files = files(paths, open_direct)?;
     let mut memory = memory(&files, pages)?;
-    let todo = pieces(&files, &mut memory, DIRECT_BYTES);
+    let todo = pieces(&files, &mut memory, IN_PLACE_BYTES);
     let (ready, faulted) = channel();
     let faulted = Mutex::new(faulted);
     std::thread::scope(|scope| {
@@ -167,6 +169,43 @@ pub(crate) fn in_place(paths: &[PathBuf], pages: Pages) -> Result<()> {
     })?;
     say(started, bytes(&files));
     Ok(())
+}
+
+/// What one copy of the files' bytes costs, on this thread alone: from a few buffers over and
+/// over, to memory that was faulted in before and does not count.
+pub(crate) fn memcpy(paths: &[PathBuf]) -> Result<()> {
+    let total = paths.iter().map(size).sum::<Result<u64>>()?;
+    let total = usize::try_from(total)?;
+    let mut to = anonymous(total, Pages::Transparent)?;
+    to.advise(Advice::PopulateWrite)?;
+    let mut from = anonymous(BUFFERS * DIRECT_BYTES, Pages::Transparent)?;
+    from.fill(1);
+    let (started, before) = (Instant::now(), thread_seconds()?);
+    for (to, from) in to
+        .chunks_mut(DIRECT_BYTES)
+        .zip(from.chunks(DIRECT_BYTES).cycle())
+    {
+        to.copy_from_slice(&from[..to.len()]);
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let cpu = thread_seconds()? - before;
+    std::hint::black_box(to);
+    println!(
+        "{}",
+        serde_json::json!({"seconds": seconds, "bytes": total, "cpu_user": cpu, "cpu_sys": 0.0})
+    );
+    Ok(())
+}
+
+/// Processor time of the main thread (`/proc/self/schedstat`, in ns).
+fn thread_seconds() -> Result<f64> {
+    let text = std::fs::read_to_string("/proc/self/schedstat")?;
+    let ns: u64 = text
+        .split_whitespace()
+        .next()
+        .context("no times in /proc/self/schedstat")?
+        .parse()?;
+    Ok(std::time::Duration::from_nanos(ns).as_secs_f64())
 }
 
 fn read_direct(piece: &Piece<'_>, buffer: &mut [u8]) -> Result<()> {

@@ -1,7 +1,7 @@
 //! What the engine has to reach, and whether these samples show it.
 
 use super::roster::{
-    BUFFERED, FLOORS_COLD, FLOORS_RESERVED, FLOORS_WARM, OURS, Sample, UBCP_RESERVED,
+    BUFFERED, FLOORS_COLD, FLOORS_RESERVED, FLOORS_WARM, MEMCPY, OURS, Sample, UBCP_RESERVED,
 };
 use super::rounds::{Results, Row, State};
 use super::stats::{self, Ratio};
@@ -61,6 +61,7 @@ pub(crate) fn standings(results: &Results) -> Vec<Standing> {
         let in_place = results.row("ubcp --via in-place --prefault");
         // At most 1.3 times fio's.
         all.extend(cpu(results, fio, in_place, 1.0 / 1.3));
+        all.extend(cpu_through_windows(results, fio));
         let best = fastest(
             results
                 .rows
@@ -81,6 +82,31 @@ fn cpu(results: &Results, of: Option<&Row>, than: Option<&Row>, goal: f64) -> Op
     Some(Standing { what, goal, ratio })
 }
 
+/// CPU through windows: at most 1.3 times fio's and one memcpy.
+fn cpu_through_windows(results: &Results, fio: Option<&Row>) -> Option<Standing> {
+    let (fio, memcpy) = (fio?, results.row(MEMCPY.0)?);
+    let ours = results.row("ubcp --via ub --prefault")?;
+    let of = |row: &Row, round: usize| {
+        let sample = row.samples.get(round)?.as_ref()?;
+        Some(sample.cpu_s_per_gib())
+    };
+    let pairs: Vec<(f64, f64)> = (0..ours.samples.len())
+        .filter_map(|round| {
+            let allowed = 1.3 * of(fio, round)? + of(memcpy, round)?;
+            Some((allowed, of(ours, round)?))
+        })
+        .collect();
+    let what = format!(
+        "1.3 x CPU of {}, and of {}, against {}",
+        fio.name, memcpy.name, ours.name
+    );
+    Some(Standing {
+        what,
+        goal: 1.0,
+        ratio: stats::ratio(&pairs, results.seed)?,
+    })
+}
+
 /// Somebody else's loader.
 fn is_peer(row: &Row) -> bool {
     !row.is_fio && !row.name.starts_with("ubcp") && row.name != BUFFERED && !is_floor(row)
@@ -91,7 +117,7 @@ fn is_floor(row: &Row) -> bool {
         .iter()
         .chain(&FLOORS_RESERVED)
         .chain(&FLOORS_WARM);
-    floors.any(|(name, _)| *name == row.name)
+    row.name == MEMCPY.0 || floors.any(|(name, _)| *name == row.name)
 }
 
 fn fastest<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {

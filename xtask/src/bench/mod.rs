@@ -21,8 +21,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail, ensure};
 
 use self::roster::{
-    BUFFERED, Contender, FLOORS_COLD, FLOORS_RESERVED, FLOORS_WARM, How, Subject, UBCP_COLD,
-    UBCP_RESERVED, UBCP_WARM,
+    BUFFERED, Contender, FLOORS_COLD, FLOORS_RESERVED, FLOORS_WARM, How, MEMCPY, Subject,
+    UBCP_COLD, UBCP_RESERVED, UBCP_WARM,
 };
 use self::rounds::{Plan, Results, State};
 use crate::{cache, fio, model, ubcp};
@@ -205,6 +205,10 @@ fn plan(args: &Args, state: State, subject: &Subject, peers: &peers::Peers) -> R
     };
     let floors = floors.map(|(name, words)| Contender::new(name, How::Own(words)));
     contenders.extend(floors);
+    if state == State::Cold {
+        let (name, words) = MEMCPY;
+        contenders.push(Contender::new(name, How::Own(words)));
+    }
     contenders.extend(peers.contenders.iter().cloned());
     contenders.retain(|contender| args.wants(&contender.name));
     if state == State::Cold && args.wants("fio") {

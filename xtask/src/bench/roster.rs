@@ -140,6 +140,9 @@ pub(crate) const FLOORS_COLD: [(&str, &[&str]); 2] = [
     ("floor: fault, read in place", &["floor-in-place"]),
 ];
 
+/// What a way through windows has to pay beyond one in place.
+pub(crate) const MEMCPY: (&str, &[&str]) = ("memcpy, memory faulted in", &["memcpy"]);
+
 pub(crate) const FLOORS_RESERVED: [(&str, &[&str]); 2] = [
     (
         "floor: read, fault, copy, reserved huge pages",

@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::load::TensorView;
 use crate::sys::lease::{ReadLeases, Refused};
 use crate::sys::memory::Region;
+use crate::sys::parallel::in_parallel;
 use crate::topology;
 
 /// What one thread brings in at a time.
@@ -138,14 +139,7 @@ impl Mapped {
             Ok(())
         };
         let threads = (2 * topology::cores()).clamp(2, 16).min(parts.len().max(1));
-        std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads).map(|_| scope.spawn(one)).collect();
-            let mine = one();
-            others
-                .into_iter()
-                .map(|thread| thread.join().expect("bringing in does not panic"))
-                .fold(mine, |so_far, result| so_far.and(result))
-        })
+        in_parallel(threads, one)
     }
 
     fn bring_in_one(&self, part: &Part) -> Result<()> {

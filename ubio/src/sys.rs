@@ -4,4 +4,5 @@
 pub(crate) mod claim;
 pub mod lease;
 pub mod memory;
+pub(crate) mod parallel;
 pub(crate) mod stream;

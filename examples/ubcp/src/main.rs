@@ -70,7 +70,12 @@ fn main() -> ExitCode {
     let done = match (args.completions, args.man) {
         (Some(shell), _) => manual::completions(shell),
         (None, true) => manual::man(),
-        (None, false) => run::run(&args, &Signals::listen(), begun),
+        (None, false) => {
+            let signals = Signals::listen(args.json);
+            let done = run::run(&args, &signals, begun);
+            signals.answering();
+            done
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,7 +2,7 @@
 //! files.
 
 use std::fs::File;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -37,13 +37,13 @@ impl<'a> Placed<'a> {
         let args = job.args;
         let placement = via::place(args, job.choice, &job.model, &job.plan, &job.destination)?;
         if let Some(path) = &args.trace {
-            refuse_source(path, &job.model)?;
+            refuse_source(path, &job.model, args.src.as_deref())?;
         }
-        let create = |path: &PathBuf| match File::create(path) {
+        let open_trace = |path: &PathBuf| match open_for_trace(path) {
             Ok(file) => Ok((path.clone(), file)),
             Err(cause) => Err(trace_failure(path, &cause)),
         };
-        let trace = args.trace.as_ref().map(create).transpose()?;
+        let trace = args.trace.as_ref().map(open_trace).transpose()?;
         Ok(Self {
             job,
             placement,
@@ -150,6 +150,10 @@ impl<'a> Placed<'a> {
             .engine
             .take_trace()
             .map_err(|error| Failure::engine(&error))?;
+        if file.metadata().is_ok_and(|found| found.is_file()) {
+            file.set_len(0)
+                .map_err(|cause| trace_failure(&path, &cause))?;
+        }
         let mut out = std::io::BufWriter::new(file);
         trace
             .write(&mut out)
@@ -179,15 +183,48 @@ fn open(args: &Args) -> Result<Engine, Failure> {
     builder.open().map_err(|error| Failure::engine(&error))
 }
 
-/// Writing a trace over the source would lose it.
-fn refuse_source(trace: &std::path::Path, model: &fs_adapter::Model) -> Result<(), Failure> {
+/// What an older trace holds stays until there is a new one. A pipe must have a reader.
+fn open_for_trace(path: &std::path::Path) -> std::io::Result<File> {
+    let nonblocking = rustix::fs::OFlags::NONBLOCK;
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        
+        .open(path)?;
+    let flags = rustix::fs::fcntl_getfl(&file)?;
+    rustix::fs::fcntl_setfl(&file, flags - nonblocking)?;
+    Ok(file)
+}
+
+/// Writing a trace over the source would lose it: its files, and its index.
+fn refuse_source(
+    trace: &std::path::Path,
+    model: &fs_adapter::Model,
+    source: Option<&std::ffi::OsStr>,
+) -> Result<(), Failure> {
     let Ok(found) = std::fs::metadata(trace) else {
         return Ok(());
+    };
+    let same = |other: &std::path::Path| {
+        std::fs::metadata(other)
+            .is_ok_and(|other| other.ino() == found.ino() && other.dev() == found.dev())
     };
     let is_source = |file: &fs_adapter::ModelFile| {
         file.identity().inode == found.ino() && file.identity().device == found.dev()
     };
-    if model.files().iter().any(is_source) || !(found.is_file() || is_stream(&found)) {
+    let source = std::path::Path::new(source.unwrap_or_default());
+    let is_index = same(source)
+        || std::fs::read_dir(source).is_ok_and(|mut entries| {
+            entries.any(|entry| {
+                entry.is_ok_and(|entry| {
+                    let name = entry.file_name();
+                    name.to_string_lossy().ends_with(".index.json") && same(&entry.path())
+                })
+            })
+        });
+    let is_source = is_index || model.files().iter().any(is_source);
+    if is_source || !(found.is_file() || is_stream(&found)) {
         return Err(Failure::usage(
             format!("{} is no place for the trace", trace.display()),
             "name a file of its own (--trace)",

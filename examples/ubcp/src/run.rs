@@ -28,6 +28,7 @@ pub(crate) fn run(args: &Args, signals: &Signals, begun: Instant) -> Result<(), 
     if args.list {
         let model = source.open(!args.no_follow)?;
         let plan = plan_of(args, &model)?;
+        signals.answering();
         return list::print(&model, &plan, args.json);
     }
     let destination = Destination::parse(args.dst.as_deref().unwrap_or_default())?;
@@ -36,6 +37,7 @@ pub(crate) fn run(args: &Args, signals: &Signals, begun: Instant) -> Result<(), 
     if let Destination::File(to) = &destination {
         let exported = export(args, signals, &model, to, begun);
         let (subject, outcome) = exported.map_err(|error| signals.too_late(error))?;
+        signals.answering();
         return report::print(args, &subject, &[outcome]).map_err(|error| signals.too_late(error));
     }
     let plan = plan_of(args, &model)?;
@@ -58,6 +60,7 @@ pub(crate) fn run(args: &Args, signals: &Signals, begun: Instant) -> Result<(), 
             done
         }
     };
+    signals.answering();
     report::print(args, &subject, &outcomes).map_err(|error| signals.too_late(error))
 }
 

@@ -17,6 +17,8 @@ struct State {
     graceful: bool,
     /// The result has its name.
     published: bool,
+    /// Who ends the program by a signal prints an object, unless there is one already.
+    json: bool,
     received: Option<i32>,
 }
 
@@ -30,10 +32,11 @@ const PUBLISHED: &str = "the result is published all the same";
 impl Signals {
     /// Starts listening, on a thread of its own. Where that cannot be had (descriptors or
     /// threads have run out) signals end the program by default, which leaves nothing either.
-    pub(crate) fn listen() -> Self {
+    pub(crate) fn listen(json: bool) -> Self {
         let state = Arc::new(Mutex::new(State {
             graceful: false,
             published: false,
+            json,
             received: None,
         }));
         // Exceeding the file-size limit is to be an error like a full disk, not the end.
@@ -70,6 +73,11 @@ impl Signals {
     /// The result has its name: from now on one signal is too late to matter.
     pub(crate) fn published(&self) {
         self.lock().published = true;
+    }
+
+    /// The main thread prints the one object that is to be printed.
+    pub(crate) fn answering(&self) {
+        self.lock().json = false;
     }
 
     /// An error that came when the result had its name already says so.
@@ -117,7 +125,8 @@ fn wait(mut incoming: Incoming, state: &Mutex<State>, main: &Thread) {
             if state.published {
                 failure = failure.remedy(PUBLISHED);
             }
-            crate::report_line(&failure);
+            // With the lock held: the main thread does not begin to print, too.
+            crate::fail(&failure, state.json);
             signal_hook::low_level::exit(failure.exit as i32);
         }
     }

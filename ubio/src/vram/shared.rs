@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::VramBuffer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::memory::{PAGE_BYTES, Region, round_up};
+use crate::sys::parallel::in_parallel;
 
 const FOLDER: &str = "/dev/shm";
 const PREFIX: &str = "ubio.";
@@ -223,16 +224,7 @@ fn reserve(region: &Region) -> Result<()> {
             region.populate_or_fail(at, RESERVE_BYTES.min(region.len_bytes() - at))?;
         }
     };
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..crate::topology::cores().min(8))
-            .map(|_| scope.spawn(one))
-            .collect();
-        let mine = one();
-        others
-            .into_iter()
-            .map(|thread| thread.join().expect("reserving does not panic"))
-            .fold(mine, |so_far, result| so_far.and(result))
-    })
+    in_parallel(crate::topology::cores().min(8), one)
 }
 
 #[cfg(test)]

@@ -13,6 +13,35 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::models::{noise, write, write_sparse};
 use crate::program::{Name, Said, alone, args, command, folder, ubcp};
 
+/// However early or late a signal comes: one object, or what the run was to print.
+#[test]
+fn an_interrupted_run_prints_one_object() {
+    let folder = folder();
+    let source = folder.path().join("model.safetensors");
+    write_sparse(&source, 64 << 20);
+    let mut interrupted = 0;
+    for attempt in 0..40 {
+        let name = Name::new("interrupted-json");
+        let child = command(args![source, name.arg(), "--json", "--digest=sha256"])
+            .spawn()
+            .expect("ubcp starts");
+        std::thread::sleep(Duration::from_millis(2 + 4 * attempt));
+        let pid = i32::try_from(child.id()).expect("a process id");
+        kill_process(Pid::from_raw(pid).expect("a process id"), Signal::INT).expect("kill");
+        let said: Said = child.wait_with_output().expect("it ends").into();
+        // Before it listens a signal ends it by default.
+        if said.code.is_none() {
+            continue;
+        }
+        let object = said.json();
+        if said.code == Some(130) {
+            interrupted += 1;
+            assert_eq!(object["error"]["kind"], "interrupted", "{object}");
+        }
+    }
+    assert!(interrupted > 5, "{interrupted}");
+}
+
 /// The slowest way there is, so that something can happen meanwhile.
 const SLOW: [&str; 8] = [
     "--via=ub",

@@ -46,6 +46,53 @@ fn a_trace_is_not_written_over_the_source() {
 }
 
 #[test]
+fn a_trace_is_not_written_over_an_index() {
+    let folder = folder();
+    let shard = folder.path().join("model-00001-of-00001.safetensors");
+    write(&shard, &safetensors(&[entry("a", "U8", 1, &[3])]));
+    let index = folder.path().join("model.safetensors.index.json");
+    let text = format!(
+        r#"{{"metadata":{{}},"weight_map":{{"a":"{}"}}}}"#,
+        shard.file_name().expect("a name").display()
+    );
+    write(&index, text.as_bytes());
+    let hard = folder.path().join("hard");
+    std::fs::hard_link(&index, &hard).expect("link");
+    for source in [folder.path(), &index] {
+        for trace in [&index, &hard] {
+            ubcp(args![source, "host:", "--trace", trace]).failed(2, &["--trace"]);
+            assert_eq!(std::fs::read_to_string(&index).expect("read"), text);
+        }
+        ubcp(args![source, "host:", "--quiet"]).well();
+    }
+}
+
+#[test]
+fn a_trace_waits_for_no_reader_and_an_older_one_stays_until_there_is_a_new_one() {
+    let folder = folder();
+    let source = folder.path().join("model.safetensors");
+    write(&source, &safetensors(&entries()));
+    let pipe = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo starts").success());
+    ubcp(args![source, "host:", "--trace", pipe]).failed(1, &["--trace"]);
+    let older = folder.path().join("older.json");
+    let text = "an older trace, longer than a new one? ".repeat(100_000);
+    write(&older, text.as_bytes());
+    let broken = folder.path().join("broken.safetensors");
+    write(&broken, &[0; 8]);
+    ubcp(args![broken, "host:", "--trace", older]).failed(3, &[]);
+    // Refused when everything is open already.
+    let refused = args![source, "host:", "--strict", "--no-uring", "--trace", older];
+    ubcp(refused).failed(5, &[]);
+    assert!(std::fs::read_to_string(&older).expect("read") == text);
+    ubcp(args![source, "host:", "--quiet", "--trace", older]).well();
+    let new = std::fs::read(&older).expect("read");
+    let parsed: Result<serde_json::Value, _> = serde_json::from_slice(&new);
+    assert!(parsed.is_ok() && new.len() < text.len());
+}
+
+#[test]
 fn a_list_takes_names_of_any_length() {
     let folder = folder();
     let source = folder.path().join("model.safetensors");

@@ -190,7 +190,7 @@ fn open_for_trace(path: &std::path::Path) -> std::io::Result<File> {
         .write(true)
         .create(true)
         .truncate(false)
-        
+        .custom_flags(i32::try_from(nonblocking.bits()).unwrap_or(0))
         .open(path)?;
     let flags = rustix::fs::fcntl_getfl(&file)?;
     rustix::fs::fcntl_setfl(&file, flags - nonblocking)?;

@@ -55,7 +55,7 @@ pub(crate) enum RoutePolicy {
 /// What fills are to look like.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    /// Largest fill, bytes.
+    /// Largest fill, bytes, unless fills land in place.
     pub(crate) window_bytes: u64,
     /// Where direct fills land.
     pub(crate) landing: Landing,
@@ -121,11 +121,11 @@ struct Cutter<'a> {
 }
 
 impl Cutter<'_> {
-    /// Cuts `start..end` of a file into fills that end at multiples of the window size, or of
-    /// what lands in place at once.
+    /// Cuts `start..end` of a file into fills that end at multiples of the window size, or in
+    /// place of [`IN_PLACE_BYTES`].
     fn cut(&mut self, file: u32, start: u64, end: u64) {
         let window = match self.shape.landing {
-            Landing::Destination => self.shape.window_bytes.min(IN_PLACE_BYTES.into()),
+            Landing::Destination => IN_PLACE_BYTES.into(),
             _ => self.shape.window_bytes,
         };
         let mut at = start / ALIGNMENT * ALIGNMENT;
@@ -271,10 +271,6 @@ impl Cutter<'_> {
         }
         let (_way, file_len) = self.files[file as usize];
         let len = (end - start).next_multiple_of(ALIGNMENT);
-        if self.extends_last(stretch, way, pieces) {
-            self.extend_last(small(len), small(len.min(file_len - start)), to);
-            return;
-        }
         self.plan.fills.push(FillPlan {
             object: ObjectId(file),
             offset: start,
@@ -285,39 +281,6 @@ impl Cutter<'_> {
             otherwise: way.otherwise,
             pieces: pieces..to,
         });
-    }
-
-    /// Whether a stretch is best read along with the fill before it: both go straight to
-    /// places that follow each other, and no window has to hold them.
-    fn extends_last(&self, stretch: Stretch, way: Way, first_piece: u32) -> bool {
-        let in_place = way.route == Route::Direct
-            && way.landing == Landing::Destination
-            && way.otherwise.is_none();
-        let Some(last) = self.plan.fills.last() else {
-            return false;
-        };
-        let before = self.plan.pieces[last.pieces.start as usize];
-        let next = self.plan.pieces[first_piece as usize];
-        in_place
-            && (last.route, last.landing, last.otherwise) == (way.route, way.landing, way.otherwise)
-            && last.object.0 == stretch.file
-            && last.offset + u64::from(last.expected) == stretch.start
-            && !stretch.start.is_multiple_of(u64::from(IN_PLACE_BYTES))
-            && u64::from(last.len) + (stretch.end - stretch.start) <= IN_PLACE_BYTES.into()
-            && before.destination + u64::from(last.len) + u64::from(next.fill_offset)
-                == next.destination + u64::from(before.fill_offset)
-    }
-
-    /// Makes the last fill longer; the pieces up to `pieces_end` are of its new part.
-    fn extend_last(&mut self, len: u32, expected: u32, pieces_end: u32) {
-        let last = self.plan.fills.last_mut().expect("there is one to extend");
-        let from = last.pieces.end as usize;
-        for piece in &mut self.plan.pieces[from..pieces_end as usize] {
-            piece.fill_offset += last.len;
-        }
-        last.len += len;
-        last.expected += expected;
-        last.pieces.end = pieces_end;
     }
 }
 
@@ -372,11 +335,11 @@ mod tests {
         for fill in &plan.fills {
             assert_eq!(fill.offset % ALIGNMENT, 0);
             assert_eq!(u64::from(fill.len) % ALIGNMENT, 0);
-            let through = fill.landing != Landing::Destination || fill.otherwise.is_some();
-            let most = if through {
-                WINDOW
-            } else {
+            let mut landings = fill.landings();
+            let most = if landings.any(|landing| landing == Landing::Destination) {
                 IN_PLACE_BYTES.into()
+            } else {
+                WINDOW
             };
             assert!(u64::from(fill.len) <= most && fill.expected <= fill.len);
             let mut last_end = 0;
@@ -499,56 +462,28 @@ mod tests {
         let large = u64::from(IN_PLACE_BYTES);
         let len = 3 * large + WINDOW + 5;
         let files = [(FileWay::Direct, len)];
-        // Two tensors; the second has its place `hole` bytes behind the first.
-        let runs = |first: u64, hole: u64| {
-            [(0, first, 0), (first, len - first, 1)].map(|(offset, len, item)| Run {
-                file: 0,
-                offset,
-                len,
-                destination: offset + if item == 1 { hole } else { 0 },
-                item,
-            })
-        };
-        let together = runs(large + WINDOW / 2, 0);
-        let lens = |plan: &StreamPlan| -> Vec<u64> {
-            plan.fills.iter().map(|fill| fill.len.into()).collect()
-        };
-        let cold = |_, _, _| Residency::Cold;
-        let plan = fills(&together, 2, &files, &in_place, &cold);
-        check(&together, &plan);
-        assert_eq!(lens(&plan), [large, large, large, WINDOW + ALIGNMENT]);
-        // What is hot comes from the page cache, and parts what is read.
-        let hot = |_, offset, _| {
-            if offset == WINDOW {
-                Residency::Hot
-            } else {
-                Residency::Cold
-            }
-        };
-        let plan = fills(&together, 2, &files, &in_place, &hot);
-        check(&together, &plan);
-        let parts = [
-            WINDOW,
-            WINDOW,
-            large - 2 * WINDOW,
-            large,
-            large,
-            WINDOW + ALIGNMENT,
-        ];
-        assert_eq!(lens(&plan), parts);
-        // However large the windows are, that is the most.
+        // Two tensors, the second from the middle of a window on.
+        let first = large + WINDOW / 2;
+        let runs = [(0, first, 0), (first, len - first, 1)].map(|(offset, len, item)| Run {
+            file: 0,
+            offset,
+            len,
+            destination: offset,
+            item,
+        });
         let larger = Shape {
             window_bytes: 4 * large,
             ..in_place
         };
-        let plan = fills(&together, 2, &files, &larger, &cold);
-        assert_eq!(lens(&plan), [large, large, large, WINDOW + ALIGNMENT]);
-        // What lies apart is read apart.
-        let apart = runs(large + WINDOW, ALIGNMENT);
-        let plan = fills(&apart, 2, &files, &in_place, &cold);
-        check(&apart, &plan);
-        let parts = [large, WINDOW, large - WINDOW, large, WINDOW + ALIGNMENT];
-        assert_eq!(lens(&plan), parts);
+        // However small or large the windows are.
+        for shape in [in_place, larger] {
+            for residency in [Residency::Cold, Residency::Hot] {
+                let plan = fills(&runs, 2, &files, &shape, &|_, _, _| residency);
+                check(&runs, &plan);
+                let lens: Vec<u64> = plan.fills.iter().map(|fill| fill.len.into()).collect();
+                assert_eq!(lens, [large, large, large, WINDOW + ALIGNMENT]);
+            }
+        }
     }
 
     #[test]

@@ -144,6 +144,24 @@ fn a_fill_has_bytes_within_a_window_and_an_object() {
         opened(|plan| plan.fills[1].len += 4096),
         refused(OpenError::FillTooLong { fill })
     );
+    // What needs no window is not bound by one, whichever of its ways that is.
+    let long = |landing: Landing, otherwise: Option<Landing>, len: u32| {
+        opened(|plan| {
+            plan.fills[1].len = len;
+            plan.fills[1].landing = landing;
+            plan.fills[1].otherwise = otherwise.map(|landing| (Route::Direct, landing));
+        })
+    };
+    let (scatter, window) = (Landing::Scatter, Landing::Window);
+    assert_eq!(long(scatter, Some(scatter), MAX_WINDOW_BYTES), Ok(()));
+    for (landing, otherwise, len) in [
+        (scatter, None, MAX_WINDOW_BYTES + 4096),
+        (scatter, Some(window), MAX_WINDOW_BYTES),
+        (window, Some(scatter), MAX_WINDOW_BYTES),
+    ] {
+        let said = long(landing, otherwise, len);
+        assert_eq!(said, refused(OpenError::FillTooLong { fill }));
+    }
     assert_eq!(
         opened(|plan| plan.fills[1].expected = (64 << 10) + 1),
         refused(OpenError::ExpectedBeyondLen { fill })

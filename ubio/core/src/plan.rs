@@ -108,7 +108,7 @@ pub struct FillPlan {
 
 impl FillPlan {
     /// Where the bytes land on the ways there are.
-    pub(crate) fn landings(&self) -> impl Iterator<Item = Landing> {
+    pub fn landings(&self) -> impl Iterator<Item = Landing> {
         let otherwise = self.otherwise.map(|(_, landing)| landing);
         core::iter::once(self.landing).chain(otherwise)
     }

@@ -166,13 +166,8 @@ impl Driver {
     ) -> Result<(BufferId, Option<MemoryId>)> {
         let id = self.parts.vram.adopt(buffer)?;
         let without_window = |landing| matches!(landing, Landing::Destination | Landing::Scatter);
-        let needed = plan.fills.iter().any(|fill| {
-            without_window(fill.landing)
-                || fill
-                    .otherwise
-                    .is_some_and(|(_, landing)| without_window(landing))
-        });
-        if !needed {
+        let mut fills = plan.fills.iter();
+        if !fills.any(|fill| fill.landings().any(without_window)) {
             return Ok((id, None));
         }
         let memory = match self.parts.vram.in_place(id) {

@@ -243,9 +243,10 @@ impl Stream {
 
     /// Whether any of its fills may land at its destination.
     pub(crate) fn lands_in_place(&self) -> bool {
-        let in_place = |landing| landing == Landing::Destination;
-        self.plan.fills.iter().any(|fill| {
-            in_place(fill.landing) || fill.otherwise.is_some_and(|(_, other)| in_place(other))
+        let mut fills = self.plan.fills.iter();
+        fills.any(|fill| {
+            fill.landings()
+                .any(|landing| landing == Landing::Destination)
         })
     }
 

@@ -1,6 +1,6 @@
 //! What a caller holds of a load: tensors as they become visible in plan order, or all of
-//! them. Works under any executor, and without one. Dropping a
-//! handle cancels its load and is always safe: memory stays until no device writes it.
+//! them. Works under any executor, and without one. Dropping a handle cancels its load and is
+//! always safe: memory stays until no device writes it.
 //!
 //! unsafe: gives out slices of memory that is final.
 #![expect(unsafe_code, reason = "visible tensors are no longer written")]

@@ -140,3 +140,47 @@ fn tuner_limits(limits: &Limits, in_place: bool) -> TunerLimits {
         alignment: limits.alignment,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        windows: 8,
+        window_bytes: 1 << 20,
+        tickets: 8,
+        depth: 64,
+        command_bytes: 4 << 20,
+        alignment: 4096,
+        streams: 2,
+    };
+
+    #[test]
+    fn each_set_goes_on_where_it_stood() {
+        let mut knobs = Knobs::new(LIMITS);
+        let in_place = Setting {
+            command_bytes: 4 << 20,
+            depth: 6,
+        };
+        let windows = Setting {
+            command_bytes: 1 << 20,
+            depth: 3,
+        };
+        knobs.hint(|_| windows);
+        knobs.hint_one(true, |_| in_place);
+        knobs.tune(true);
+        assert_eq!(knobs.now, windows);
+        // Until a trial is under way.
+        let mut now = 0;
+        while knobs.now == windows {
+            now += 400_000;
+            assert!(now < 1_000_000_000_000, "nothing is tried");
+            knobs.on_completed(knobs.now.command_bytes, true, Nanos(now));
+        }
+        assert!(knobs.choose(true, 3) && !knobs.choose(true, 3));
+        assert_eq!(knobs.now, in_place);
+        assert!(knobs.choose(false, 3));
+        // What the others did meanwhile is nothing to judge a trial by.
+        assert_eq!(knobs.now, windows);
+    }
+}

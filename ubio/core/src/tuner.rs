@@ -146,8 +146,8 @@ impl Tuner {
     }
 
     /// Takes up again where it stood when other commands took its place, of which so many are
-    /// still in flight. A trial under way is left, and begun again
-    /// after the next epoch: nothing was learned from it.
+    /// still in flight. A trial under way is left, and begun again after the next epoch:
+    /// nothing was learned from it.
     pub fn resume(&mut self, in_flight: u16) {
         self.trial = None;
         self.settling = u32::from(in_flight).max(1);

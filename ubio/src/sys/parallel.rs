@@ -19,3 +19,37 @@ pub(crate) fn in_parallel(threads: usize, work: impl Fn() -> Result<()> + Sync) 
             .fold(mine, |so_far, result| so_far.and(result))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::error::{Error, ErrorKind};
+
+    #[test]
+    fn all_is_done_once_and_an_error_of_any_thread_is_told() {
+        for threads in [0, 1, 4] {
+            let next = AtomicU32::new(0);
+            let done = AtomicU32::new(0);
+            let run = |failing: u32| {
+                next.store(0, Ordering::Relaxed);
+                done.store(0, Ordering::Relaxed);
+                in_parallel(threads, || {
+                    loop {
+                        match next.fetch_add(1, Ordering::Relaxed) {
+                            part if part == failing => {
+                                return Err(Error::new(ErrorKind::Io, "a part"));
+                            }
+                            100.. => return Ok(()),
+                            _ => done.fetch_add(1, Ordering::Relaxed),
+                        };
+                    }
+                })
+            };
+            run(u32::MAX).expect("nothing fails");
+            assert_eq!(done.load(Ordering::Relaxed), 100);
+            assert!(run(50).is_err());
+        }
+    }
+}

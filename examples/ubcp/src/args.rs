@@ -140,7 +140,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "ALGORITHM", help_heading = "Checks")]
     pub(crate) digest: Option<Algorithm>,
 
-    /// Print one JSON object (with --repeat: an array of them), also for errors
+    /// Print one JSON object (with --repeat an array of them, with --list one of tensors), also for errors
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
 

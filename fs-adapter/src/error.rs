@@ -1,8 +1,11 @@
 //! One error type: a short kind for control flow, and for people what, where and the remedy.
 //! Knows no format and prints nothing itself.
 
+use rustix::io::Errno;
 use std::fmt;
 use std::path::{Path, PathBuf};
+
+const MORE_MEMORY: &str = "free memory, or raise the limit (ulimit -v, the container's)";
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -45,6 +48,8 @@ pub enum ErrorKind {
     NoMatch,
     /// An argument of the call is not allowed (alignment, pattern, format of the model).
     InvalidArgument,
+    /// Memory for the tables of this model cannot be had.
+    OutOfMemory,
     /// The operating system refused an operation.
     Io,
 }
@@ -71,6 +76,7 @@ impl ErrorKind {
             Self::Changed => "changed",
             Self::NoMatch => "no-match",
             Self::InvalidArgument => "invalid-argument",
+            Self::OutOfMemory => "out-of-memory",
             Self::Io => "io",
         }
     }
@@ -113,23 +119,37 @@ impl Error {
         }))
     }
 
-    /// An operating system error on `path`; a missing file becomes [`ErrorKind::NotFound`].
+    /// An operating system error on `path`; a missing file, or a name that none can have,
+    /// becomes [`ErrorKind::NotFound`].
     #[must_use]
     pub fn io(path: &Path, doing: &str, source: std::io::Error) -> Self {
-        let (kind, remedy) = match source.kind() {
-            std::io::ErrorKind::NotFound => (ErrorKind::NotFound, "check the name"),
-            std::io::ErrorKind::PermissionDenied => (
+        let (kind, remedy) = match Errno::from_io_error(&source) {
+            Some(Errno::NOENT) => (ErrorKind::NotFound, "check the name"),
+            Some(Errno::NOTDIR) => (
+                ErrorKind::NotFound,
+                "check the name: a part of it before the last '/' is a file",
+            ),
+            Some(Errno::NAMETOOLONG) => (
+                ErrorKind::NotFound,
+                "check the name: no file can have one this long",
+            ),
+            Some(Errno::ACCESS | Errno::PERM) => (
                 ErrorKind::Io,
                 "read permission on the file and its folders is needed",
             ),
-            _ if source.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) => {
-                (ErrorKind::Io, "raise the open file limit (ulimit -n)")
-            }
+            Some(Errno::MFILE) => (ErrorKind::Io, "raise the open file limit (ulimit -n)"),
+            Some(Errno::NOMEM) => (ErrorKind::OutOfMemory, MORE_MEMORY),
             _ => (ErrorKind::Io, "check the file system and try again"),
         };
         Self::new(kind, format!("cannot {doing}: {source}"), remedy)
             .at_path(path)
             .caused_by(source)
+    }
+
+    /// `bytes` of memory that cannot be had.
+    pub(crate) fn out_of_memory(bytes: usize) -> Self {
+        let detail = format!("no memory for tables of about {bytes} bytes");
+        Self::new(ErrorKind::OutOfMemory, detail, MORE_MEMORY)
     }
 
     /// Adds the file, unless one is known already.

@@ -2,6 +2,7 @@
 //! regular file or an error, never a hang. Knows no formats.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::limits::TABLE_BYTES_PER_HEADER_BYTE;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::fs::{File, Metadata};
@@ -138,23 +139,27 @@ impl ModelFile {
         }
     }
 
-    /// Reads exactly `len` bytes at `offset`.
-    pub(crate) fn read_exact_at(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; len];
-        self.file
-            .read_exact_at(&mut bytes, offset)
-            .map_err(|error| {
-                if error.kind() == std::io::ErrorKind::UnexpectedEof {
-                    Error::new(
-                        ErrorKind::Changed,
-                        format!("the file became shorter than {} bytes", self.len_bytes()),
-                        "keep the file still while it is loaded, and load it again",
-                    )
-                    .at_path(&self.path)
-                } else {
-                    Error::io(&self.path, "read the header", error).at_offset(offset)
-                }
-            })?;
+    /// Reads exactly the first `len` bytes, if there is memory for the tables made of them:
+    /// what those cannot get later would end the program.
+    pub(crate) fn read_head(&self, len: usize) -> Result<Vec<u8>> {
+        let fail = |_refused| Error::out_of_memory(len).at_path(&self.path);
+        check_memory(len.saturating_mul(TABLE_BYTES_PER_HEADER_BYTE))
+            .map_err(|error| error.at_path(&self.path))?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len).map_err(fail)?;
+        bytes.resize(len, 0);
+        self.file.read_exact_at(&mut bytes, 0).map_err(|error| {
+            if error.kind() == std::io::ErrorKind::UnexpectedEof {
+                Error::new(
+                    ErrorKind::Changed,
+                    format!("the file became shorter than {} bytes", self.len_bytes()),
+                    "keep the file still while it is loaded, and load it again",
+                )
+                .at_path(&self.path)
+            } else {
+                Error::io(&self.path, "read the header", error).at_offset(0)
+            }
+        })?;
         Ok(bytes)
     }
 }
@@ -174,10 +179,13 @@ pub(crate) struct Folder {
 }
 
 /// Opens whatever `path` names. The path itself may go through links; with `follow_links`
-/// false its last component may not be one, unless it is a folder.
+/// false its last component may not be one, be it of a file or of a folder.
 pub(crate) fn open(path: &Path, follow_links: bool) -> Result<Opened> {
     let file = open_at(rustix::fs::CWD, path, true).map_err(|errno| open_error(path, errno))?;
     let metadata = metadata_of(path, &file)?;
+    if !follow_links && metadata.is_dir() {
+        refuse_link(path, &metadata)?;
+    }
     if metadata.is_dir() {
         return Ok(Opened::Folder(Folder {
             path: path.to_path_buf(),
@@ -194,6 +202,18 @@ pub(crate) fn open(path: &Path, follow_links: bool) -> Result<Opened> {
     folder_of(path, follow_links)?
         .open_file(Path::new(name))
         .map(Opened::File)
+}
+
+/// Refuses a folder that is named by a link; `found` is what the name led to.
+fn refuse_link(path: &Path, found: &Metadata) -> Result<()> {
+    // Without the slash at its end, which would follow the link.
+    let bare: PathBuf = path.components().collect();
+    let named = std::fs::symlink_metadata(&bare)
+        .map_err(|error| Error::io(path, "ask for the folder", error))?;
+    if (named.dev(), named.ino()) == (found.dev(), found.ino()) {
+        return Ok(());
+    }
+    Err(beneath_error(path, Errno::LOOP))
 }
 
 /// Opens the folder in which `path` lies.
@@ -279,6 +299,14 @@ impl ModelFile {
             };
             return Err(not_a_file(path, what));
         }
+        if is_made_on_reading(&file) {
+            return Err(Error::new(
+                ErrorKind::NotAFile,
+                "this file is made up by the kernel when it is read, so it has no length",
+                "copy it to a disk first, and name the copy",
+            )
+            .at_path(path));
+        }
         // O_NONBLOCK only kept the open from hanging on a pipe; io_uring would take it as
         // "fail rather than wait" for every read.
         let flags = rustix::fs::fcntl_getfl(&file)
@@ -294,6 +322,17 @@ impl ModelFile {
             follow_links,
         })
     }
+}
+
+/// Whether `bytes` of memory are to be had now. They are given back: nothing is touched.
+fn check_memory(bytes: usize) -> Result<()> {
+    let mut probe = Vec::<u8>::new();
+    probe
+        .try_reserve_exact(bytes)
+        .map_err(|_refused| Error::out_of_memory(bytes))?;
+    // Or the compiler leaves out what nobody looks at.
+    std::hint::black_box(&probe);
+    Ok(())
 }
 
 /// Refuses names that could leave the folder: absolute ones, `..`, `.`, and empty ones.
@@ -329,6 +368,14 @@ fn open_at(folder: BorrowedFd<'_>, name: &Path, follow_links: bool) -> Result<Fi
 fn metadata_of(path: &Path, file: &File) -> Result<Metadata> {
     file.metadata()
         .map_err(|error| Error::io(path, "ask the file", error))
+}
+
+/// Whether it lies in a file system of the kernel's own, where sizes mean nothing.
+fn is_made_on_reading(file: &File) -> bool {
+    // linux/magic.h: proc, sysfs, cgroup2, debugfs, tracefs.
+    const MAGICS: [u32; 5] = [0x9fa0, 0x6265_6572, 0x6367_7270, 0x6462_6720, 0x7472_6163];
+    rustix::fs::fstatfs(file)
+        .is_ok_and(|found| u32::try_from(found.f_type).is_ok_and(|magic| MAGICS.contains(&magic)))
 }
 
 fn not_a_file(path: &Path, what: &str) -> Error {

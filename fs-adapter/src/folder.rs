@@ -69,8 +69,17 @@ fn find_in(
     };
     let mut indexed = Vec::new();
     let mut candidates = Vec::new();
+    let mut incomplete = Vec::new();
     for name in of(Format::Safetensors, INDEX_SUFFIX) {
-        indexed.extend(shards_of(name)?);
+        let shards = shards_of(name)?;
+        // What lies in folders below is not listed here.
+        if shards
+            .iter()
+            .any(|shard| !shard.contains('/') && names.binary_search(shard).is_err())
+        {
+            incomplete.push(name.to_owned());
+        }
+        indexed.extend(shards);
         candidates.push(Candidate::Index(name.to_owned()));
     }
     indexed.sort_unstable();
@@ -81,6 +90,11 @@ fn find_in(
     };
     let safetensors = of(Format::Safetensors, SAFETENSORS).filter(loose);
     for set in sets(safetensors, SAFETENSORS) {
+        let first = set.first();
+        let numbered = first.and_then(|name| ShardName::parse(name, SAFETENSORS));
+        if numbered.is_some_and(|shard| (set.len() as u64) < shard.count) {
+            incomplete.extend(first.cloned());
+        }
         candidates.push(Candidate::Files(set));
     }
     for set in sets(of(Format::Gguf, GGUF), GGUF) {
@@ -99,19 +113,34 @@ fn find_in(
             }
             Ok(only)
         }
-        _ => {
-            let listed: Vec<&str> = candidates.iter().map(Candidate::name).collect();
-            Err(Error::new(
-                ErrorKind::Ambiguous,
-                format!(
-                    "the folder holds {} models: {}",
-                    listed.len(),
-                    shorten(&listed)
-                ),
-                "name one of these files instead of the folder",
-            ))
-        }
+        _ => Err(ambiguous(&candidates, &incomplete)),
     }
+}
+
+/// Names the models there are, and which of them lack files.
+fn ambiguous(candidates: &[Candidate], incomplete: &[String]) -> Error {
+    let described = candidates.iter().map(|candidate| {
+        let name = candidate.name();
+        if incomplete.iter().any(|known| known == name) {
+            format!("{name} (shards are missing)")
+        } else {
+            name.to_owned()
+        }
+    });
+    let described: Vec<String> = described.collect();
+    let listed: Vec<&str> = described.iter().map(String::as_str).collect();
+    let detail = format!(
+        "the folder holds {} models: {}",
+        listed.len(),
+        shorten(&listed)
+    );
+    let remedy = if incomplete.is_empty() {
+        "name one of these files instead of the folder"
+    } else {
+        "fetch what is missing, remove what does not belong to the model, or name one of these \
+         files instead of the folder"
+    };
+    Error::new(ErrorKind::Ambiguous, detail, remedy)
 }
 
 /// Groups numbered shards by what they have in common, in order of their numbers; every other

@@ -6,6 +6,10 @@
 /// Largest header, index or key-value section that is read, in bytes (the safetensors limit).
 pub const MAX_HEADER_BYTES: u64 = 100_000_000;
 
+/// Memory that is asked for before tables are made of a header, per byte of the header: about
+/// twice what names, shapes, sorted entries and a plan over them were seen to take.
+pub const TABLE_BYTES_PER_HEADER_BYTE: usize = 8;
+
 /// Most tensors in one model.
 pub const MAX_TENSORS: usize = 1 << 20;
 

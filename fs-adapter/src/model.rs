@@ -147,7 +147,7 @@ impl Model {
     fn open_file(file: ModelFile, options: &OpenOptions) -> Result<Self> {
         check_not_empty(&file)?;
         let head_len = file.len_bytes().min(DETECT_BYTES as u64);
-        let head = file.read_exact_at(0, as_usize(head_len))?;
+        let head = file.read_head(as_usize(head_len))?;
         let detected = match options.format {
             Some(Format::Safetensors) if head.trim_ascii_start().starts_with(b"{") => {
                 Detected::Index
@@ -272,7 +272,7 @@ fn check_content(file: &ModelFile) -> Result<()> {
     const POINTER: &[u8] = b"version https://git-lfs";
     check_not_empty(file)?;
     let head_len = as_usize(file.len_bytes().min(POINTER.len() as u64));
-    if file.read_exact_at(0, head_len)? == POINTER {
+    if file.read_head(head_len)? == POINTER {
         let detail = "this is a Git LFS pointer, not the file it points to";
         return Err(
             Error::new(ErrorKind::NotAModel, detail, "fetch the file: git lfs pull")
@@ -285,9 +285,9 @@ fn check_content(file: &ModelFile) -> Result<()> {
 fn read_safetensors(file: &ModelFile) -> Result<safetensors::Header> {
     let len = file.len_bytes();
     check_content(file)?;
-    let head = file.read_exact_at(0, as_usize(len.min(safetensors::LENGTH_BYTES)))?;
+    let head = file.read_head(as_usize(len.min(safetensors::LENGTH_BYTES)))?;
     let header_len = safetensors::header_len(&head, len)?;
-    let bytes = file.read_exact_at(0, as_usize(safetensors::LENGTH_BYTES + header_len))?;
+    let bytes = file.read_head(as_usize(safetensors::LENGTH_BYTES + header_len))?;
     safetensors::parse_header(&bytes, len)
 }
 
@@ -303,7 +303,7 @@ fn read_all(file: &ModelFile) -> Result<Vec<u8>> {
         )
         .at_path(file.path()));
     }
-    file.read_exact_at(0, as_usize(len))
+    file.read_head(as_usize(len))
 }
 
 fn contains(text: &[u8], word: &[u8]) -> bool {

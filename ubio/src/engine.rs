@@ -13,7 +13,7 @@ use ubio_core::Landing;
 
 use crate::destination;
 use crate::driver::{Control, Driver, Ending, OpenStream};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, NOT_STRICT, Result};
 use crate::limits::CONTROL_QUEUE;
 use crate::load::{Lending, Load, Shared};
 use crate::open::{Builder, Explanation, open_parts};
@@ -24,6 +24,7 @@ use crate::prepare::{
 };
 use crate::source::Waker;
 use crate::stats::{Reason, Report};
+use crate::sys::memory::check_tables;
 use crate::trace::Trace;
 use crate::traditional::Traditional;
 use crate::vram::VramBuffer;
@@ -213,6 +214,7 @@ impl Engine {
         self.check_process()?;
         let image = !request.placement.files.is_empty();
         let in_place = image && !request.through_windows;
+        check_tables(request.placement.tensors.len())?;
         let covered = destination::check(&request.model, &request.placement)?;
         let (buffer, used) = match request.destination {
             Destination::Host => (
@@ -298,6 +300,7 @@ impl Engine {
             ));
         }
         let known = model.tensors().as_slice().len();
+        check_tables(known)?;
         if let Some(unknown) = plan.order.iter().find(|index| index.0 as usize >= known) {
             let what = format!("the plan names tensor {}, of {known}", unknown.0);
             return Err(Error::new(ErrorKind::InvalidInput, what));
@@ -339,7 +342,8 @@ impl Engine {
             Some(reason) => Err(Error::new(
                 ErrorKind::Fallback,
                 format!("strict: {}: {}", reason.code(), reason.explain()),
-            )),
+            )
+            .remedy(NOT_STRICT)),
         }
     }
 

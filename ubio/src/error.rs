@@ -5,6 +5,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// What to do where a strict load ends.
+pub(crate) const NOT_STRICT: &str = "remove that cause, or load without strict";
+
 /// The engine's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 

@@ -1,5 +1,7 @@
 //! Every bound and default of the engine that is not the core's, in one place.
 
+/// Most windows of a pool.
+pub const MAX_WINDOWS: u16 = ubio_core::limits::MAX_WINDOWS;
 /// Windows of the default pool.
 pub const DEFAULT_WINDOWS: u16 = 8;
 /// Bytes of a default window. The default pool stays within a processor's last-level cache:
@@ -26,6 +28,9 @@ pub const FIRST_IN_PLACE_COMMAND_BYTES: u32 = MAX_COMMAND_BYTES;
 /// Direct reads in place in flight at first: no copy waits for them, and the more there are
 /// the more of them one wake-up finds done.
 pub const FIRST_IN_PLACE_DEPTH: u16 = 6;
+/// Memory that is asked for before the tables of a load are made, per tensor, bytes: about
+/// twice what runs, fills and pieces were seen to take.
+pub const TABLE_BYTES_PER_TENSOR: usize = 512;
 /// Threads that read where there is no io_uring.
 pub const READ_THREADS: usize = 8;
 /// Most registered files.

@@ -77,9 +77,11 @@ impl Mapped {
             // mappings of the same file get as single entries.
             let map = || Region::of_file(file.file(), file.len_bytes(), false, true);
             let region = (end > 0).then(map).transpose().map_err(|error| {
-                error
-                    .at(file.path())
-                    .remedy("load a copy instead (through windows or in place)")
+                let error = error.at(file.path());
+                match error.advice() {
+                    Some(_) => error,
+                    None => error.remedy("load a copy instead (through windows or in place)"),
+                }
             })?;
             regions.push(region);
         }

@@ -52,7 +52,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// How many windows.
+    /// How many windows, up to [`MAX_WINDOWS`](crate::limits::MAX_WINDOWS).
     #[must_use]
     pub fn windows(mut self, windows: u16) -> Self {
         self.windows = windows;
@@ -171,9 +171,11 @@ pub(crate) fn open_parts(
 ) -> Result<(Parts, Explanation)> {
     let limits = settings.limits();
     // Checked by the core once more; here so that a wrong size never reaches the allocator.
-    limits
-        .check()
-        .map_err(|cause| Error::new(ErrorKind::InvalidInput, "engine settings").because(cause))?;
+    limits.check().map_err(|cause| {
+        Error::new(ErrorKind::InvalidInput, "engine settings")
+            .because(cause)
+            .remedy("keep within the bounds that Builder's methods name")
+    })?;
     let pool_bytes = u64::from(settings.windows) * u64::from(settings.window_bytes);
     let leases = usize::from(limits.windows) + usize::from(limits.tickets);
     let workers = Workers::start(

@@ -46,7 +46,8 @@ where the result has their layout (--json: layout image), else of tensors (place
 ubcp keeps the layout where nothing speaks against it: --tensors, --order layer, --align, or \
 several files that become one.
 
-With --via map nobody may cut or write SRC while it is used.
+With --via map nobody may cut or write SRC while it is used: where that cannot be held off, \
+cutting it ends ubcp by SIGBUS, without a word.
 
 A digest is over the tensors' bytes in file order, whatever the order and the way of the load.
 
@@ -84,7 +85,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t, help_heading = "What to load")]
     pub(crate) order: Order,
 
-    /// Refuse symbolic links: for folders you do not trust
+    /// Refuse symbolic links, SRC itself included: for folders you do not trust
     #[arg(long, help_heading = "What to load")]
     pub(crate) no_follow: bool,
 
@@ -109,7 +110,7 @@ pub(crate) struct Args {
         long,
         value_name = "SIZE",
         allow_negative_numbers = true,
-        value_parser = size::parse,
+        value_parser = alignment,
         help_heading = "How to load"
     )]
     pub(crate) align: Option<u64>,
@@ -190,7 +191,7 @@ pub(crate) struct Advanced {
         value_name = "N",
         default_value_t = ubio::limits::DEFAULT_WINDOWS,
         allow_negative_numbers = true,
-        value_parser = clap::value_parser!(u16).range(1..)
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(ubio::limits::MAX_WINDOWS))
     )]
     pub(crate) windows: u16,
 
@@ -302,6 +303,19 @@ pub(crate) enum ProgressWhen {
 const WINDOW_SIZE: &str = "1MiB";
 
 const PAGE_BYTES: u64 = 4096;
+
+fn alignment(text: &str) -> Result<u64, String> {
+    let most = fs_adapter::limits::MAX_ALIGNMENT;
+    let bytes = size::parse(text)?;
+    if bytes.is_power_of_two() && bytes <= most {
+        Ok(bytes)
+    } else {
+        let most = size::human(most);
+        Err(format!(
+            "an alignment is a power of two up to {most}, for example 256 or 4K"
+        ))
+    }
+}
 
 /// Most bytes of one window.
 pub(crate) const MAX_WINDOW_BYTES: u64 = 128 << 20;

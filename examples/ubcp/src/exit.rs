@@ -6,16 +6,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use fs_adapter::error::{Error as ModelError, ErrorKind as ModelKind};
+use rustix::io::Errno;
 use ubio::{Error as EngineError, ErrorKind as EngineKind};
 
 /// The table of codes, for `--help` and the man page.
 pub(crate) const CODES_HELP: &str = "\
 Exit codes:
   0    done
-  1    I/O or device error; also when only the report could not be printed
+  1    I/O or device error, or a limit of this machine (open files, threads, memory to open
+       SRC); also when only the report could not be printed
   2    wrong usage
   3    the source is missing, not readable for you, damaged or not a model
-  4    the destination cannot take it (space, permission)
+  4    the destination cannot take it (space, memory, permission)
   5    --strict, and less than the best way was to be had
   6    --verify found a difference; nothing was published
   7    the source changed or was cut while it was read; nothing was published
@@ -99,7 +101,7 @@ impl Failure {
             .is_some_and(|cause| cause.kind() == std::io::ErrorKind::PermissionDenied);
         let exit = match error.kind() {
             ModelKind::Io if denied => Exit::Input,
-            ModelKind::Io => Exit::Io,
+            ModelKind::Io | ModelKind::OutOfMemory => Exit::Io,
             ModelKind::Changed => Exit::Changed,
             ModelKind::InvalidArgument | ModelKind::NoMatch => Exit::Usage,
             _ => Exit::Input,
@@ -148,7 +150,16 @@ impl Failure {
     /// An error of the engine's while the destination was made or published.
     pub(crate) fn destination(error: &EngineError) -> Self {
         let mut failure = Self::engine(error);
-        if failure.exit != Exit::Usage {
+        let source = std::error::Error::source(error);
+        let cause = source.and_then(<dyn std::error::Error>::downcast_ref::<std::io::Error>);
+        let no_descriptor = cause.is_some_and(|cause| {
+            matches!(
+                Errno::from_io_error(cause),
+                Some(Errno::MFILE | Errno::NFILE)
+            )
+        });
+        // A limit is no matter of the destination's, wherever it is met.
+        if failure.exit != Exit::Usage && !no_descriptor {
             failure.exit = Exit::Destination;
         }
         failure

@@ -3,9 +3,11 @@
 //! for two cases: on a file system without nameless files, and between the last two steps, it
 //! leaves a hidden `.NAME.ubcp.*` beside DST.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -13,8 +15,9 @@ use std::time::Instant;
 use fs_adapter::Model;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
+use ubio::limits::{DEFAULT_WINDOW_BYTES, DEFAULT_WINDOWS};
 
-use crate::args::{Args, Order, Via};
+use crate::args::{Args, Order, Route, Via};
 use crate::exit::{Exit, Failure};
 use crate::meter::Meter;
 use crate::progress::Progress;
@@ -84,6 +87,7 @@ pub(crate) fn export(
 
 /// A file is written as it is: what shapes a load has no meaning here.
 fn refuse_options(args: &Args) -> Result<(), Failure> {
+    let advanced = &args.advanced;
     let given = [
         (!args.tensors.is_empty(), "--tensors"),
         (args.order != Order::File, "--order layer"),
@@ -92,6 +96,20 @@ fn refuse_options(args: &Args) -> Result<(), Failure> {
         (args.repeat.is_some(), "--repeat"),
         (args.trace.is_some(), "--trace"),
         (args.cold, "--cold"),
+        (args.strict, "--strict"),
+        (args.route != Route::Auto, "--route"),
+        (advanced.windows != DEFAULT_WINDOWS, "--windows"),
+        (
+            advanced.window_size != DEFAULT_WINDOW_BYTES,
+            "--window-size",
+        ),
+        (advanced.command_size.is_some(), "--command-size"),
+        (advanced.depth.is_some(), "--depth"),
+        (advanced.no_tune, "--no-tune"),
+        (advanced.workers.is_some(), "--workers"),
+        (advanced.no_huge, "--no-huge"),
+        (advanced.prefault, "--prefault"),
+        (advanced.no_uring, "--no-uring"),
     ];
     match given
         .into_iter()
@@ -220,9 +238,13 @@ impl Unfinished {
             );
         }
         // A link is replaced by the file, as mv does; what is no file at all is not.
-        let special = std::fs::symlink_metadata(path)
-            .is_ok_and(|found| !found.is_file() && !found.is_symlink());
-        if special {
+        let found = std::fs::symlink_metadata(path);
+        if let Err(cause) = &found
+            && cause.kind() == io::ErrorKind::InvalidFilename
+        {
+            return Err(destination_failure(path, "create the file", cause));
+        }
+        if found.is_ok_and(|found| !found.is_file() && !found.is_symlink()) {
             return Err(Failure::new(
                 Exit::Destination,
                 "not-a-file",
@@ -321,6 +343,7 @@ impl Drop for Unfinished {
 fn destination_failure(path: &Path, doing: &str, cause: &io::Error) -> Failure {
     let failure = Failure::os(Exit::Destination, path, doing, cause);
     let remedy = match failure.kind {
+        _ if cause.kind() == io::ErrorKind::InvalidFilename => "take a shorter name",
         "no-space" => "free space there, or name a file on another disk",
         "permission" => "name a file in a folder you may write to",
         "not-found" => "make the folder first",
@@ -340,8 +363,11 @@ fn folder_of(path: &Path) -> &Path {
 /// machines that share a folder.
 fn hidden_name(path: &Path) -> PathBuf {
     use std::hash::{BuildHasher, RandomState};
+    /// Names end at 255 bytes, and the rest takes 23.
+    const MOST_BYTES: usize = 230;
     let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
+    let whole = path.file_name().unwrap_or_default().as_bytes();
+    name.push(OsStr::from_bytes(&whole[..whole.len().min(MOST_BYTES)]));
     let number = RandomState::new().hash_one(std::process::id());
     name.push(format!(".ubcp.{number:016x}"));
     path.with_file_name(name)

@@ -7,6 +7,7 @@
 //! | `run`, `placed`, `mapped` | loads: through the engine, or mapped |
 //! | `export` | back from shared memory to a file |
 //! | `verify`, `digest`, `meter` | checks and measurements of what was loaded |
+//! | `trace_file` | where `--trace` goes |
 //! | `report`, `summary`, `json`, `list`, `output` | what is printed |
 //! | `progress`, `signals` | while it runs |
 //! | `exit` | errors and exit codes |
@@ -32,6 +33,7 @@ mod signals;
 mod size;
 mod source;
 mod summary;
+mod trace_file;
 mod verify;
 mod via;
 

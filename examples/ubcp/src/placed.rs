@@ -1,8 +1,6 @@
 //! Loads through the engine: into placed tensors through windows, or into an image of the
 //! files.
 
-use std::fs::File;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,11 +12,12 @@ use ubio::{Engine, LoadRequest, Loaded, Routes};
 
 use crate::args::{Advanced, Args, Route};
 use crate::destination::Destination;
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
 use crate::meter::Meter;
 use crate::progress::{Progress, drive};
 use crate::report::Outcome;
 use crate::run::{Done, Job};
+use crate::trace_file::TraceFile;
 use crate::verify;
 use crate::via::{self, Way};
 
@@ -29,25 +28,19 @@ pub(crate) struct Placed<'a> {
     placement: Placement,
     engine: Engine,
     /// Made before anything is loaded, so that a wrong name costs nothing.
-    trace: Option<(PathBuf, File)>,
+    trace: Option<TraceFile>,
 }
 
 impl<'a> Placed<'a> {
     pub(crate) fn new(job: &'a Job<'a>) -> Result<Self, Failure> {
         let args = job.args;
         let placement = via::place(args, job.choice, &job.model, &job.plan, &job.destination)?;
-        if let Some(path) = &args.trace {
-            refuse_source(path, &job.model, args.src.as_deref())?;
-        }
-        let open_trace = |path: &PathBuf| match open_for_trace(path) {
-            Ok(file) => Ok((path.clone(), file)),
-            Err(cause) => Err(trace_failure(path, &cause)),
-        };
-        let trace = args.trace.as_ref().map(open_trace).transpose()?;
+        let open = |path: &PathBuf| TraceFile::open(path, args, &job.model, &job.destination);
+        let trace = args.trace.as_ref().map(open).transpose()?;
         Ok(Self {
             job,
             placement,
-            engine: open(args)?,
+            engine: open_engine(args)?,
             trace,
         })
     }
@@ -143,26 +136,18 @@ impl<'a> Placed<'a> {
 
     /// Writes the trace of all loads, if one was asked for.
     pub(crate) fn write_trace(self) -> Result<(), Failure> {
-        let Some((path, file)) = self.trace else {
+        let Some(file) = self.trace else {
             return Ok(());
         };
         let trace = self
             .engine
             .take_trace()
             .map_err(|error| Failure::engine(&error))?;
-        if file.metadata().is_ok_and(|found| found.is_file()) {
-            file.set_len(0)
-                .map_err(|cause| trace_failure(&path, &cause))?;
-        }
-        let mut out = std::io::BufWriter::new(file);
-        trace
-            .write(&mut out)
-            .and_then(|()| std::io::Write::flush(&mut out))
-            .map_err(|cause| trace_failure(&path, &cause))
+        file.write(&trace)
     }
 }
 
-fn open(args: &Args) -> Result<Engine, Failure> {
+fn open_engine(args: &Args) -> Result<Engine, Failure> {
     let advanced: &Advanced = &args.advanced;
     let mut builder = Engine::builder()
         .windows(advanced.windows)
@@ -181,66 +166,6 @@ fn open(args: &Args) -> Result<Engine, Failure> {
         builder = builder.workers(workers.into());
     }
     builder.open().map_err(|error| Failure::engine(&error))
-}
-
-/// What an older trace holds stays until there is a new one. A pipe must have a reader.
-fn open_for_trace(path: &std::path::Path) -> std::io::Result<File> {
-    let nonblocking = rustix::fs::OFlags::NONBLOCK;
-    let file = File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .custom_flags(i32::try_from(nonblocking.bits()).unwrap_or(0))
-        .open(path)?;
-    let flags = rustix::fs::fcntl_getfl(&file)?;
-    rustix::fs::fcntl_setfl(&file, flags - nonblocking)?;
-    Ok(file)
-}
-
-/// Writing a trace over the source would lose it: its files, and its index.
-fn refuse_source(
-    trace: &std::path::Path,
-    model: &fs_adapter::Model,
-    source: Option<&std::ffi::OsStr>,
-) -> Result<(), Failure> {
-    let Ok(found) = std::fs::metadata(trace) else {
-        return Ok(());
-    };
-    let same = |other: &std::path::Path| {
-        std::fs::metadata(other)
-            .is_ok_and(|other| other.ino() == found.ino() && other.dev() == found.dev())
-    };
-    let is_source = |file: &fs_adapter::ModelFile| {
-        file.identity().inode == found.ino() && file.identity().device == found.dev()
-    };
-    let source = std::path::Path::new(source.unwrap_or_default());
-    let is_index = same(source)
-        || std::fs::read_dir(source).is_ok_and(|mut entries| {
-            entries.any(|entry| {
-                entry.is_ok_and(|entry| {
-                    let name = entry.file_name();
-                    name.to_string_lossy().ends_with(".index.json") && same(&entry.path())
-                })
-            })
-        });
-    let is_source = is_index || model.files().iter().any(is_source);
-    if is_source || !(found.is_file() || is_stream(&found)) {
-        return Err(Failure::usage(
-            format!("{} is no place for the trace", trace.display()),
-            "name a file of its own (--trace)",
-        ));
-    }
-    Ok(())
-}
-
-/// Whether writing to it replaces nothing: a pipe, a terminal, `/dev/null`.
-fn is_stream(found: &std::fs::Metadata) -> bool {
-    found.file_type().is_fifo() || found.file_type().is_char_device()
-}
-
-fn trace_failure(path: &std::path::Path, cause: &std::io::Error) -> Failure {
-    Failure::os(Exit::Io, path, "write the trace", cause)
-        .remedy("name a file in a writable folder with space (--trace)")
 }
 
 /// The loaded tensors' bytes in the table's order.

@@ -233,16 +233,8 @@ fn check_safetensors_align(align: Option<u64>, model: &Model, plan: &Plan) -> Re
         .iter()
         .map(|&index| element_bytes(model.tensors()[index].dtype))
         .min();
-    if !align.is_power_of_two() || smallest.is_none_or(|smallest| align <= smallest) {
-        // What is no power of two is refused like everywhere else.
-        return if align.is_power_of_two() {
-            Ok(())
-        } else {
-            Err(Failure::usage(
-                format!("an alignment of {align} bytes"),
-                "use a power of two up to 16 MiB",
-            ))
-        };
+    if smallest.is_none_or(|smallest| align <= smallest) {
+        return Ok(());
     }
     Err(Failure::usage(
         format!(

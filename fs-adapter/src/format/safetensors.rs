@@ -135,7 +135,7 @@ pub fn parse_header(bytes: &[u8], file_len: u64) -> Result<Header> {
     if !text.starts_with('{') {
         return Err(Error::new(
             ErrorKind::Malformed,
-            "the header is not a JSON object",
+            "the header does not begin with '{', as the format demands",
             NOT_VALID,
         )
         .at_offset(LENGTH_BYTES));

@@ -148,7 +148,7 @@ fn read(file: &ModelFile) -> Result<gguf::Header> {
     let mut want = most.min(1 << 20);
     check_content(file)?;
     loop {
-        let bytes = file.read_exact_at(0, as_usize(want))?;
+        let bytes = file.read_head(as_usize(want))?;
         match gguf::parse_prefix(&bytes, len)? {
             Some(header) => return Ok(header),
             None if want == most => return gguf::parse_header(&bytes, len),

@@ -81,8 +81,8 @@ fn without_links_plain_files_open_and_links_do_not() {
     folder.link("../plain/model.safetensors", "other/model.safetensors");
     for path in [
         "plain",
+        "plain/",
         "plain/model.safetensors",
-        "linked-folder",
         "linked-folder/model.safetensors",
     ] {
         let model = open_without_links(folder.path(path)).unwrap_or_else(|error| panic!("{error}"));
@@ -93,6 +93,9 @@ fn without_links_plain_files_open_and_links_do_not() {
         "snapshots/r/model-00001-of-00002.safetensors",
         "other",
         "other/model.safetensors",
+        "linked-folder",
+        "linked-folder/",
+        "linked-folder/.",
     ] {
         refused(
             path,

@@ -153,7 +153,7 @@ fn files_that_are_no_models_are_refused() {
     refused(
         "file as folder",
         open(folder.path("empty/x")),
-        ErrorKind::Io,
+        NotFound,
         "empty/x",
     );
 }
@@ -313,6 +313,16 @@ fn folders_with_no_model_or_several_are_refused() {
             Ambiguous,
             vec!["m.fp16.safetensors"],
         ),
+        (
+            "a shard missing, and one of another model",
+            vec!["m.safetensors", shards[0]],
+            Ambiguous,
+            vec![
+                "model-00001-of-00002.safetensors (shards are missing)",
+                "m.safetensors,",
+                "fetch what is missing",
+            ],
+        ),
     ] {
         let folder = Folder::new();
         for file in &files {
@@ -329,6 +339,33 @@ fn folders_with_no_model_or_several_are_refused() {
             let error = refused(what, open(folder.root()), kind, text);
             assert_eq!(error.path(), Some(folder.root()), "{what}");
         }
+    }
+}
+
+#[test]
+fn an_index_without_all_its_shards_says_so_among_others() {
+    let folder = Folder::new();
+    sharded(&folder);
+    std::fs::remove_file(folder.path("model-00002-of-00002.safetensors")).expect("remove");
+    folder.write("other.safetensors", safetensors_of(&["x"]));
+    let shown = format!("{INDEX} (shards are missing), other.safetensors;");
+    refused("both", open(folder.root()), ErrorKind::Ambiguous, &shown);
+    folder.write("model-00002-of-00002.safetensors", safetensors_of(&["c"]));
+    let shown = format!("{INDEX}, other.safetensors; name one");
+    refused("both", open(folder.root()), ErrorKind::Ambiguous, &shown);
+}
+
+#[test]
+fn names_that_no_file_can_have_are_not_found() {
+    let folder = Folder::new();
+    folder.write("m.safetensors", safetensors_of(&["a"]));
+    for (name, text) in [
+        ("m.safetensors/".to_owned(), "is a file"),
+        ("m.safetensors/x".to_owned(), "is a file"),
+        ("x".repeat(300), "this long"),
+    ] {
+        let path = folder.path(&name);
+        refused(&name, open(path), ErrorKind::NotFound, text);
     }
 }
 

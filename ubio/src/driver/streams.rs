@@ -6,7 +6,7 @@ use fs_adapter::Model;
 use ubio_core::{FillErrorKind, Landing, ObjectId, Outcome, StreamId, StreamPlan};
 
 use super::{Driver, Ending, OpenStream};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, NOT_STRICT, Result};
 use crate::source::MemoryId;
 use crate::stats::Reason;
 use crate::sys::claim::Claim;
@@ -225,10 +225,8 @@ impl Driver {
         let outcome = match outcome {
             Outcome::Complete => {
                 if stream.strict && fallbacks > 0 {
-                    Err(Error::new(
-                        ErrorKind::Fallback,
-                        Reason::PageCacheLost.explain(),
-                    ))
+                    let what = Reason::PageCacheLost.explain();
+                    Err(Error::new(ErrorKind::Fallback, what).remedy(NOT_STRICT))
                 } else {
                     stream.check_unchanged()
                 }
@@ -268,7 +266,8 @@ fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {
         FillErrorKind::NotResident => Error::new(
             ErrorKind::Fallback,
             format!("{place} are not in the page cache"),
-        ),
+        )
+        .remedy(NOT_STRICT),
         // Direct I/O was offered for the file, and then not given for these bytes.
         _ if failure.error.code == libc::EINVAL
             && stream.plan.fills[failure.fill as usize].route == ubio_core::Route::Direct =>
@@ -276,7 +275,8 @@ fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {
             Error::os(format!("reading {place} was refused"), cause())
                 .remedy("read the file through the page cache (the cached route)")
         }
-        _ => Error::os(format!("reading {place} failed"), cause()),
+        _ => Error::os(format!("reading {place} failed"), cause())
+            .remedy("check the file system and its drive (dmesg), and load it again"),
     };
     error.at(file.path())
 }

@@ -17,6 +17,7 @@ use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
 use super::claim::Claims;
 use crate::error::{Error, ErrorKind, Result};
+use crate::limits::TABLE_BYTES_PER_TENSOR;
 
 /// Bytes of the huge pages regions are aligned to.
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -203,7 +204,15 @@ impl Region {
                 0,
             )
         }
-        .map_err(|errno| Error::os(format!("cannot map {len_bytes} bytes of the file"), errno))?;
+        .map_err(|errno| {
+            let error = Error::os(format!("cannot map {len_bytes} bytes of the file"), errno);
+            match errno {
+                rustix::io::Errno::NOMEM => {
+                    error.remedy("raise the address-space limit (ulimit -v), or load less")
+                }
+                _ => error,
+            }
+        })?;
         let start = NonNull::new(start.cast()).expect("mmap gives no null");
         let mut region = Self {
             base: start,
@@ -473,6 +482,21 @@ impl Drop for Region {
             let _cannot_fail = unsafe { mm::munmap(start.as_ptr().cast(), len) };
         }
     }
+}
+
+/// Whether there is memory for the tables of a load of so many tensors. It is given back at
+/// once, untouched: but what the allocator cannot give later would end the program.
+pub(crate) fn check_tables(tensors: usize) -> Result<()> {
+    let bytes = tensors.saturating_mul(TABLE_BYTES_PER_TENSOR);
+    let mut probe = Vec::<u8>::new();
+    probe.try_reserve_exact(bytes).map_err(|_refused| {
+        let what = format!("no memory for the tables of {tensors} tensors");
+        Error::new(ErrorKind::NoSpace, what)
+            .remedy("free memory, raise the limit (ulimit -v, the container's), or load less")
+    })?;
+    // Or the compiler leaves out what nobody looks at.
+    std::hint::black_box(&probe);
+    Ok(())
 }
 
 fn no_memory(errno: rustix::io::Errno) -> Error {

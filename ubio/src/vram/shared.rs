@@ -51,9 +51,17 @@ impl NamedBuffer {
     /// before [`publish`](Self::publish).
     ///
     /// # Errors
-    /// InvalidInput (the name), NoSpace (`/dev/shm` is full or too small), Permission.
+    /// InvalidInput (the name, or a folder has it), NoSpace (`/dev/shm` is full or too small),
+    /// Permission.
     pub fn create(name: &str, len_bytes: u64) -> Result<Self> {
         let path = path_of(name)?;
+        if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+            return Err(
+                Error::new(ErrorKind::InvalidInput, "a folder has this name")
+                    .at(path)
+                    .remedy("remove the folder, or take another name"),
+            );
+        }
         let at_folder = |error: Error| error.at(FOLDER);
         remove_left_over(&path);
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -61,6 +69,9 @@ impl NamedBuffer {
             rustix::fs::open(FOLDER, flags, Mode::from_raw_mode(0o644)).map_err(|errno| {
                 let remedy = match errno {
                     Errno::MFILE | Errno::NFILE => "raise the open-files limit (ulimit -n)",
+                    Errno::NOSPC => {
+                        "remove files there, or allow more (mount -o remount,nr_inodes=…)"
+                    }
                     _ => "mount a writable tmpfs on /dev/shm",
                 };
                 at_folder(Error::os("cannot make shared memory", errno).remedy(remedy))

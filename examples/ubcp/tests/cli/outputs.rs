@@ -2,6 +2,7 @@
 //! And sizes that are not to be had.
 
 use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
 use crate::models::{entries, entry, safetensors, write};
 use crate::program::{Name, Said, args, command, folder, ubcp};
@@ -90,6 +91,83 @@ fn a_trace_waits_for_no_reader_and_an_older_one_stays_until_there_is_a_new_one()
     let new = std::fs::read(&older).expect("read");
     let parsed: Result<serde_json::Value, _> = serde_json::from_slice(&new);
     assert!(parsed.is_ok() && new.len() < text.len());
+}
+
+#[test]
+fn a_trace_is_neither_the_result_nor_among_the_report() {
+    let folder = folder();
+    let source = folder.path().join("model.safetensors");
+    write(&source, &safetensors(&entries()));
+    let name = Name::new("traced");
+    let path = name.path();
+    let other_way = Path::new("/dev/shm/../shm").join(path.file_name().expect("a name"));
+    for trace in [&path, &other_way] {
+        ubcp(args![source, name.arg(), "--trace", trace]).failed(2, &["--trace"]);
+        name.assert_nothing();
+    }
+    for report in ["--json", "--progress=never"] {
+        let args = args![source, "host:", report, "--trace", "/dev/stdout"];
+        ubcp(args).failed(2, &["--trace"]);
+    }
+    let alone = ubcp(args![source, "host:", "-q", "--trace", "/dev/stdout"]).well();
+    assert!(alone.json()["traceEvents"].is_array());
+}
+
+#[test]
+fn a_folder_that_has_the_name_is_an_error_before_the_load() {
+    let folder = folder();
+    let source = folder.path().join("model.safetensors");
+    write(&source, &safetensors(&entries()));
+    let name = Name::new("a-folder");
+    std::fs::create_dir(name.path()).expect("a folder");
+    let said = ubcp(args![source, name.arg()]);
+    std::fs::remove_dir(name.path()).expect("it is still there, and empty");
+    said.failed(2, &["folder", "another name"]);
+}
+
+#[test]
+fn an_export_takes_names_of_any_length_that_files_may_have() {
+    let folder = folder();
+    let source = folder.path().join("model.safetensors");
+    let bytes = safetensors(&entries());
+    write(&source, &bytes);
+    let name = Name::new("long");
+    ubcp(args![source, name.arg()]).well();
+    let longest = folder.path().join("n".repeat(255));
+    ubcp(args![name.arg(), longest]).well();
+    assert!(std::fs::read(&longest).expect("the file") == bytes);
+    let too_long = folder.path().join("n".repeat(256));
+    ubcp(args![name.arg(), too_long]).failed(4, &["shorter name"]);
+}
+
+#[test]
+fn an_export_refuses_what_shapes_a_load() {
+    let folder = folder();
+    let source = folder.path().join("model.safetensors");
+    write(&source, &safetensors(&entries()));
+    let name = Name::new("shaped");
+    ubcp(args![source, name.arg()]).well();
+    let to = folder.path().join("file");
+    for option in [
+        "--strict",
+        "--route=direct",
+        "--prefault",
+        "--no-uring",
+        "--no-huge",
+        "--no-tune",
+        "--windows=4",
+        "--window-size=64K",
+        "--command-size=64K",
+        "--depth=2",
+        "--workers=1",
+        "--order=layer",
+        "--cold",
+    ] {
+        let shown = option.split('=').next().expect("a name");
+        ubcp(args![name.arg(), to, option]).failed(2, &[shown, "no meaning"]);
+        assert!(!to.exists(), "{option}");
+    }
+    ubcp(args![name.arg(), to, "--windows=8", "--digest=crc32c"]).well();
 }
 
 #[test]

@@ -1,4 +1,6 @@
 //! The command line itself: what is refused and in which words, help, lists, JSON's keys.
+//!
+//! long: tables of cases, one row each.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -57,16 +59,19 @@ fn what_does_not_go_together_is_refused_with_a_remedy() {
         (&path, &host, &["--via=map", "--trace=t"], &["--trace"]),
         (&path, &host, &["--align=48"], &["power of two"]),
         (&path, &host, &["--align=32M"], &["16 MiB"]),
+        (&path, &shm, &["--align=1G"], &["16 MiB"]),
+        (&path, &shm, &["--align=3"], &["power of two"]),
         (&path, &host, &["--align=4X"], &["4MiB"]),
         (&path, &host, &["--align", "-1"], &["4MiB"]),
         (&path, &host, &["--window-size", "-1"], &["whole number"]),
         (&path, &host, &["--repeat", "-1"], &["1..=100000"]),
         (&path, &shm, &["--align=4096"], &["no gaps", "host:"]),
-        (&path, &host, &["--windows=0"], &["--windows"]),
+        (&path, &host, &["--windows=0"], &["--windows", "4096"]),
+        (&path, &host, &["--windows=4097"], &["--windows", "4096"]),
         (
             &path,
             &host,
-            &["--windows=65535", "--window-size=128M"],
+            &["--windows=4096", "--window-size=128M"],
             &["memory"],
         ),
         (&path, &host, &["--window-size=5000"], &["4 KiB"]),

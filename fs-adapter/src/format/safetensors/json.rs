@@ -4,13 +4,17 @@
 //! A visitor, because a map type would swallow repeated keys. Nesting cannot grow: every value
 //! has a fixed shape, so the first bracket too many is a type error.
 
-use super::{FETCH_AGAIN, LENGTH_BYTES, NOT_VALID};
+use super::{LENGTH_BYTES, NOT_VALID};
 use crate::error::{Error, ErrorKind, Result, bad_json, quoted};
 use crate::limits::{MAX_DIMS, MAX_TENSORS};
 use serde::de::{
     DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 use std::fmt;
+
+/// No JSON, or JSON of another shape: from here the two look alike.
+const EITHER: &str = "the file is damaged, or breaks the format's rules (whoever else reads it): \
+                      fetch it again, or write it again with a current library";
 
 /// One tensor as the JSON gives it; `begin` and `end` count from the payload's start.
 pub(super) struct RawEntry {
@@ -36,7 +40,7 @@ pub(super) fn parse(text: &str) -> Result<RawHeader> {
             header: &mut header,
         })
         .and_then(|()| deserializer.end())
-        .map_err(|error| bad_json(text, LENGTH_BYTES, "the header", FETCH_AGAIN, error))?;
+        .map_err(|error| bad_json(text, LENGTH_BYTES, "the header", EITHER, error))?;
     match header.duplicate.take() {
         Some((tensor, field)) => Err(Error::new(
             ErrorKind::Duplicate,

@@ -1,0 +1,143 @@
+//! The file of `--trace`: opened before anything is loaded, written after everything is. It
+//! must not be the source, nor the result, nor where the report goes.
+
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io::IsTerminal;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use fs_adapter::Model;
+use ubio::trace::Trace;
+
+use crate::args::Args;
+use crate::destination::Destination;
+use crate::exit::{Exit, Failure};
+
+/// Where the trace goes.
+#[derive(Debug)]
+pub(crate) struct TraceFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl TraceFile {
+    pub(crate) fn open(
+        path: &Path,
+        args: &Args,
+        model: &Model,
+        destination: &Destination,
+    ) -> Result<Self, Failure> {
+        let source = Path::new(args.src.as_deref().unwrap_or_default());
+        if is_result(path, destination) {
+            return Err(refused(path));
+        }
+        if let Ok(found) = std::fs::metadata(path) {
+            let writable = found.is_file() || is_stream(&found);
+            let reports = args.json || !args.quiet;
+            if !writable || is_source(&found, model, source) || reports && is_stdout(&found) {
+                return Err(refused(path));
+            }
+        }
+        let file = open_without_waiting(path).map_err(|cause| failure(path, &cause))?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+        })
+    }
+
+    /// Writes it, in place of what the file holds.
+    pub(crate) fn write(self, trace: &Trace) -> Result<(), Failure> {
+        let Self { path, file } = self;
+        let write = || {
+            if file.metadata()?.is_file() {
+                file.set_len(0)?;
+            }
+            let mut out = std::io::BufWriter::new(file);
+            trace.write(&mut out)?;
+            std::io::Write::flush(&mut out)
+        };
+        write().map_err(|cause| failure(&path, &cause))
+    }
+}
+
+/// What an older trace holds stays until there is a new one. A pipe must have a reader.
+fn open_without_waiting(path: &Path) -> std::io::Result<File> {
+    let nonblocking = rustix::fs::OFlags::NONBLOCK;
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .custom_flags(i32::try_from(nonblocking.bits()).unwrap_or(0))
+        .open(path)?;
+    let flags = rustix::fs::fcntl_getfl(&file)?;
+    rustix::fs::fcntl_setfl(&file, flags - nonblocking)?;
+    Ok(file)
+}
+
+/// Writing a trace over the source would lose it: its files, and its index.
+fn is_source(found: &Metadata, model: &Model, source: &Path) -> bool {
+    let same = |path: &Path| std::fs::metadata(path).is_ok_and(|other| is_same(found, &other));
+    let is_index = |entry: std::fs::DirEntry| {
+        let name = entry.file_name();
+        name.to_string_lossy().ends_with(".index.json") && same(&entry.path())
+    };
+    let is_index =
+        || std::fs::read_dir(source).is_ok_and(|entries| entries.flatten().any(is_index));
+    let of_model = model.files().iter().any(|file| {
+        let identity = file.identity();
+        (identity.inode, identity.device) == (found.ino(), found.dev())
+    });
+    of_model || same(source) || is_index()
+}
+
+/// Whether it has, or would get, the name that the result is to get.
+fn is_result(path: &Path, destination: &Destination) -> bool {
+    let Destination::Shm { path: result, .. } = destination else {
+        return false;
+    };
+    let folder = |path: &Path| match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => std::fs::metadata(folder),
+        _ => std::fs::metadata("."),
+    };
+    let same_folder = match (folder(path), folder(result)) {
+        (Ok(one), Ok(other)) => is_same(&one, &other),
+        _ => false,
+    };
+    let name = path.file_name().and_then(OsStr::to_str);
+    same_folder && name.is_some() && name == result.file_name().and_then(OsStr::to_str)
+}
+
+/// Whether the report would go into the same file. In a device other than a terminal nothing
+/// gets mixed up.
+fn is_stdout(found: &Metadata) -> bool {
+    if found.file_type().is_char_device() && !std::io::stdout().is_terminal() {
+        return false;
+    }
+    let stdout = std::io::stdout().as_fd().try_clone_to_owned();
+    stdout
+        .and_then(|stdout| File::from(stdout).metadata())
+        .is_ok_and(|stdout| is_same(found, &stdout))
+}
+
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.ino(), one.dev()) == (other.ino(), other.dev())
+}
+
+/// Whether writing to it replaces nothing: a pipe, a terminal, `/dev/null`.
+fn is_stream(found: &Metadata) -> bool {
+    found.file_type().is_fifo() || found.file_type().is_char_device()
+}
+
+fn refused(path: &Path) -> Failure {
+    Failure::usage(
+        format!("{} is no place for the trace", path.display()),
+        "name a file of its own (--trace)",
+    )
+}
+
+fn failure(path: &Path, cause: &std::io::Error) -> Failure {
+    Failure::os(Exit::Io, path, "write the trace", cause)
+        .remedy("name a file in a writable folder with space (--trace)")
+}

@@ -356,6 +356,16 @@ fn an_index_without_all_its_shards_says_so_among_others() {
 }
 
 #[test]
+fn files_that_the_kernel_makes_up_are_refused() {
+    refused(
+        "procfs",
+        open("/proc/version"),
+        ErrorKind::NotAFile,
+        "copy it to a disk",
+    );
+}
+
+#[test]
 fn names_that_no_file_can_have_are_not_found() {
     let folder = Folder::new();
     folder.write("m.safetensors", safetensors_of(&["a"]));

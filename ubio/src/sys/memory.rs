@@ -523,6 +523,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn tables_too_large_for_memory_are_an_error() {
+        check_tables(1000).expect("little memory");
+        let error = check_tables(usize::MAX / (2 * TABLE_BYTES_PER_TENSOR)).expect_err("too much");
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert!(error.advice().is_some());
+    }
+
+    #[test]
     fn anonymous_memory_is_aligned_zero_and_bounded() {
         for len in [1, PAGE_BYTES, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES, 5 << 20] {
             for huge in [false, true] {

@@ -37,6 +37,7 @@ pub mod error;
 pub mod format;
 pub mod index;
 pub mod limits;
+pub mod memory;
 pub mod placement;
 pub mod plan;
 

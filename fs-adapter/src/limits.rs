@@ -6,9 +6,13 @@
 /// Largest header, index or key-value section that is read, in bytes (the safetensors limit).
 pub const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// Memory that is asked for before tables are made of a header, per byte of the header: about
-/// twice what names, shapes, sorted entries and a plan over them were seen to take.
+/// Memory that is asked for before a header or an index is parsed, per byte of it: about twice
+/// what its entries, sorted and checked, were seen to take.
 pub const TABLE_BYTES_PER_HEADER_BYTE: usize = 8;
+
+/// Memory that is asked for before a model's tensors are indexed, planned and placed, per
+/// tensor, bytes: about twice what that was seen to take.
+pub const TABLE_BYTES_PER_TENSOR: usize = 256;
 
 /// Most tensors in one model.
 pub const MAX_TENSORS: usize = 1 << 20;

@@ -9,8 +9,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::file::{self, Folder, ModelFile, Opened};
 use crate::folder::{self, Candidate};
 use crate::format::{DETECT_BYTES, Detected, Format, detect, gguf, safetensors};
-use crate::index;
-use crate::limits::{MAX_HEADER_BYTES, MAX_TENSORS};
+use crate::limits::{
+    MAX_HEADER_BYTES, MAX_TENSORS, TABLE_BYTES_PER_HEADER_BYTE, TABLE_BYTES_PER_TENSOR,
+};
+use crate::memory;
 use crate::tensor_table::{FileIndex, Tensor, TensorTable};
 use std::path::Path;
 
@@ -19,7 +21,8 @@ use std::path::Path;
 #[non_exhaustive]
 pub struct OpenOptions {
     /// Follow symbolic links to files of the model, as the Hugging Face cache needs them
-    /// (default). Otherwise a link is refused: for folders one does not trust.
+    /// (default). Otherwise a link is refused, also one that is named itself, be it to a file
+    /// or to a folder: for folders one does not trust.
     pub follow_links: bool,
     /// Take the path for this format instead of detecting it; [`Format::Raw`] moves any one
     /// file as bytes.
@@ -145,7 +148,7 @@ impl Model {
     }
 
     fn open_file(file: ModelFile, options: &OpenOptions) -> Result<Self> {
-        check_not_empty(&file)?;
+        file.check_not_empty()?;
         let head_len = file.len_bytes().min(DETECT_BYTES as u64);
         let head = file.read_head(as_usize(head_len))?;
         let detected = match options.format {
@@ -186,8 +189,7 @@ impl Model {
         }
         let candidate = folder::find(folder, options.format, |index_name| {
             let file = folder.open_file(Path::new(index_name))?;
-            let index = index::parse(&read_all(&file)?).map_err(|e| e.at_path(file.path()))?;
-            Ok(index.shards)
+            Ok(indexed::read(&file)?.shards)
         })?;
         match candidate {
             Candidate::Index(name) => {
@@ -209,6 +211,7 @@ impl Model {
         for (file, index) in files.iter().zip((0..).map(FileIndex)) {
             let header = read_safetensors(file).map_err(|error| error.at_path(file.path()))?;
             metadata.push(header.metadata);
+            make_room(&mut tensors, header.tensors.len(), file)?;
             tensors.extend(header.tensors.into_iter().map(|entry| Tensor {
                 name: entry.name,
                 dtype: entry.dtype,
@@ -235,6 +238,7 @@ impl Model {
     }
 
     fn new(files: Vec<ModelFile>, headers: Headers, tensors: Vec<Tensor>) -> Result<Self> {
+        check_memory_for_tensors(tensors.len())?;
         let tensors =
             TensorTable::new(tensors, |index| files[index.as_usize()].name()).map_err(|error| {
                 match files.as_slice() {
@@ -250,6 +254,32 @@ impl Model {
     }
 }
 
+/// Asks for the memory that the entries of a header or an index will take.
+fn check_memory_for_header(file: &ModelFile, header_bytes: u64) -> Result<()> {
+    check_memory(as_usize(header_bytes).saturating_mul(TABLE_BYTES_PER_HEADER_BYTE))
+        .map_err(|error| error.at_path(file.path()))
+}
+
+/// Asks for the memory that it will take to index, plan and place so many tensors.
+pub(crate) fn check_memory_for_tensors(count: usize) -> Result<()> {
+    check_memory(count.saturating_mul(TABLE_BYTES_PER_TENSOR))
+}
+
+fn check_memory(bytes: usize) -> Result<()> {
+    match memory::is_available(bytes) {
+        true => Ok(()),
+        false => Err(Error::out_of_memory(bytes)),
+    }
+}
+
+/// Makes room for the tensors of one more file.
+fn make_room(tensors: &mut Vec<Tensor>, more: usize, file: &ModelFile) -> Result<()> {
+    tensors.try_reserve(more).map_err(|_refused| {
+        let bytes = (tensors.len() + more).saturating_mul(size_of::<Tensor>());
+        Error::out_of_memory(bytes).at_path(file.path())
+    })
+}
+
 fn check_tensor_count(count: usize, file: &ModelFile) -> Result<()> {
     if count <= MAX_TENSORS {
         return Ok(());
@@ -258,19 +288,11 @@ fn check_tensor_count(count: usize, file: &ModelFile) -> Result<()> {
     Err(Error::new(ErrorKind::TooLarge, detail, "load fewer shards at once").at_path(file.path()))
 }
 
-fn check_not_empty(file: &ModelFile) -> Result<()> {
-    if file.len_bytes() > 0 {
-        return Ok(());
-    }
-    let remedy = "fetch it again: the download may have failed";
-    Err(Error::new(ErrorKind::Empty, "the file is empty", remedy).at_path(file.path()))
-}
-
 /// Names the two commonest stand-ins for a model file: nothing, and the pointer that a clone
 /// without Git LFS leaves in its place.
 fn check_content(file: &ModelFile) -> Result<()> {
     const POINTER: &[u8] = b"version https://git-lfs";
-    check_not_empty(file)?;
+    file.check_not_empty()?;
     let head_len = as_usize(file.len_bytes().min(POINTER.len() as u64));
     if file.read_head(head_len)? == POINTER {
         let detail = "this is a Git LFS pointer, not the file it points to";
@@ -287,6 +309,7 @@ fn read_safetensors(file: &ModelFile) -> Result<safetensors::Header> {
     check_content(file)?;
     let head = file.read_head(as_usize(len.min(safetensors::LENGTH_BYTES)))?;
     let header_len = safetensors::header_len(&head, len)?;
+    check_memory_for_header(file, header_len)?;
     let bytes = file.read_head(as_usize(safetensors::LENGTH_BYTES + header_len))?;
     safetensors::parse_header(&bytes, len)
 }

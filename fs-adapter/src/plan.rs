@@ -4,7 +4,7 @@
 mod layer;
 
 use crate::error::{Error, ErrorKind, Result, quoted};
-use crate::model::Model;
+use crate::model::{Model, check_memory_for_tensors};
 use crate::tensor_table::{TensorIndex, TensorTable};
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use layer::layer_order;
@@ -168,9 +168,11 @@ impl Plan {
     /// The tensors of `model` that `selection` takes, in `order`.
     ///
     /// # Errors
-    /// [`ErrorKind::NoMatch`] if a pattern of the selection matches no tensor.
+    /// [`ErrorKind::NoMatch`] if a pattern of the selection matches no tensor;
+    /// [`ErrorKind::OutOfMemory`].
     pub fn new(model: &Model, selection: &Selection, order: Order) -> Result<Self> {
         let table = model.tensors();
+        check_memory_for_tensors(table.len())?;
         let mut selected = selection.select(table)?;
         if order == Order::Layer {
             layer_order(table, &mut selected);

@@ -24,7 +24,8 @@ use crate::prepare::{
 };
 use crate::source::Waker;
 use crate::stats::{Reason, Report};
-use crate::sys::memory::check_tables;
+use crate::sys::thread::{self, not_started};
+use crate::tables;
 use crate::trace::Trace;
 use crate::traditional::Traditional;
 use crate::vram::VramBuffer;
@@ -123,26 +124,21 @@ impl Engine {
         let (control, messages) = bounded(CONTROL_QUEUE);
         let (started, starts) = bounded::<Started>(1);
         let settings = builder.clone();
-        let thread = std::thread::Builder::new()
-            .name("ubio-ring".into())
-            .spawn(move || match open_parts(&settings, messages) {
-                Ok((parts, explanation)) => {
-                    let waker = parts.source.waker();
-                    match Driver::new(parts, settings.first_settings(), settings.adaptive) {
-                        Ok(driver) => {
-                            // The opener waits for exactly this.
-                            let _gone = started.send(Ok((waker, explanation)));
-                            driver.run();
-                        }
-                        Err(error) => drop(started.send(Err(error))),
+        let thread = thread::start("ubio-ring", move || match open_parts(&settings, messages) {
+            Ok((parts, explanation)) => {
+                let waker = parts.source.waker();
+                match Driver::new(parts, settings.first_settings(), settings.adaptive) {
+                    Ok(driver) => {
+                        // The opener waits for exactly this.
+                        let _gone = started.send(Ok((waker, explanation)));
+                        driver.run();
                     }
+                    Err(error) => drop(started.send(Err(error))),
                 }
-                Err(error) => drop(started.send(Err(error))),
-            })
-            .map_err(|cause| {
-                Error::os("cannot start the ring thread", cause)
-                    .remedy("raise the limit of threads (ulimit -u)")
-            })?;
+            }
+            Err(error) => drop(started.send(Err(error))),
+        })
+        .map_err(|cause| not_started("the ring thread", cause))?;
         let gone = || Error::new(ErrorKind::Io, "the ring thread ended while it started");
         match starts.recv().map_err(|_disconnected| gone()).flatten() {
             Ok((waker, explanation)) => Ok(Self {
@@ -214,7 +210,7 @@ impl Engine {
         self.check_process()?;
         let image = !request.placement.files.is_empty();
         let in_place = image && !request.through_windows;
-        check_tables(request.placement.tensors.len())?;
+        tables::check_tensors(request.placement.tensors.len())?;
         let covered = destination::check(&request.model, &request.placement)?;
         let (buffer, used) = match request.destination {
             Destination::Host => (
@@ -270,6 +266,7 @@ impl Engine {
             scatter: true,
             policy: policy(request.routes),
         };
+        tables::check_plan(&runs, &shape)?;
         let mut plan = stream_plan(request.model.files(), &runs, items, &probed, &shape);
         plan.lookahead_bytes = request.lookahead_bytes;
         self.send(Control::Open(Box::new(OpenStream {
@@ -300,7 +297,7 @@ impl Engine {
             ));
         }
         let known = model.tensors().as_slice().len();
-        check_tables(known)?;
+        tables::check_tensors(known)?;
         if let Some(unknown) = plan.order.iter().find(|index| index.0 as usize >= known) {
             let what = format!("the plan names tensor {}, of {known}", unknown.0);
             return Err(Error::new(ErrorKind::InvalidInput, what));
@@ -351,17 +348,15 @@ impl Engine {
         let shared = Arc::clone(&load.shared);
         let ending = Ending(Arc::clone(&shared));
         let moved = Arc::clone(&self.traditional_bytes);
-        let thread = std::thread::Builder::new()
-            .name("ubio-traditional".into())
-            .spawn(move || {
-                let outcome = load.run().map(|bytes| {
-                    moved.fetch_add(bytes, Ordering::Relaxed);
-                });
-                // Its claim with it, before the holder hears of the end.
-                drop(load);
-                ending.0.finish(outcome);
-            })
-            .map_err(|cause| Error::os("cannot start a thread", cause))?;
+        let thread = thread::start("ubio-traditional", move || {
+            let outcome = load.run().map(|bytes| {
+                moved.fetch_add(bytes, Ordering::Relaxed);
+            });
+            // Its claim with it, before the holder hears of the end.
+            drop(load);
+            ending.0.finish(outcome);
+        })
+        .map_err(|cause| not_started("a thread", cause))?;
         let mut threads = self
             .traditional
             .lock()

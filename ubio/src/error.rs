@@ -25,7 +25,7 @@ pub enum ErrorKind {
     Unsupported,
     /// The kernel refused for want of a right or a resource limit.
     Permission,
-    /// Memory or space for the destination cannot be had.
+    /// Memory cannot be had (for the destination, the windows, a load's tables), or space.
     NoSpace,
     /// The source ended before the bytes it promised.
     Truncated,
@@ -177,6 +177,7 @@ impl From<fs_adapter::error::Error> for Error {
         let kind = match error.kind() {
             fs_adapter::ErrorKind::Changed => ErrorKind::Changed,
             fs_adapter::ErrorKind::Io => ErrorKind::Io,
+            fs_adapter::ErrorKind::OutOfMemory => ErrorKind::NoSpace,
             _ => ErrorKind::Model,
         };
         Self::new(kind, "model").because(error)

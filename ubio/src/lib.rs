@@ -51,6 +51,7 @@ pub mod range;
 pub mod source;
 pub mod stats;
 pub mod sys;
+mod tables;
 pub mod topology;
 pub mod trace;
 mod traditional;

@@ -65,6 +65,16 @@ pub(crate) struct Shape {
     pub(crate) policy: RoutePolicy,
 }
 
+impl Shape {
+    /// Bytes.
+    fn largest_fill(&self) -> u64 {
+        match self.landing {
+            Landing::Destination => IN_PLACE_BYTES.into(),
+            _ => self.window_bytes,
+        }
+    }
+}
+
 /// Tells what of a file is in the page cache: (file, offset, bytes).
 pub(crate) type Resident<'a> = &'a dyn Fn(u32, u64, u64) -> Residency;
 
@@ -99,6 +109,14 @@ pub(crate) fn fills(
     plan
 }
 
+/// At most so many fills are made of `runs`.
+pub(crate) fn most_fills(runs: &[Run], shape: &Shape) -> u64 {
+    let smallest = shape.largest_fill().min(RESIDENCY_PART_BYTES);
+    // Each run may begin and end within a part.
+    let of = |run: &Run| run.len / smallest + 2;
+    runs.iter().map(of).fold(0, u64::saturating_add)
+}
+
 /// How many of the first runs are read as one: the same file, rising, with small gaps.
 fn stretch(runs: &[Run]) -> usize {
     let close = |pair: &&[Run]| {
@@ -124,10 +142,7 @@ impl Cutter<'_> {
     /// Cuts `start..end` of a file into fills that end at multiples of the window size, or in
     /// place of [`IN_PLACE_BYTES`].
     fn cut(&mut self, file: u32, start: u64, end: u64) {
-        let window = match self.shape.landing {
-            Landing::Destination => IN_PLACE_BYTES.into(),
-            _ => self.shape.window_bytes,
-        };
+        let window = self.shape.largest_fill();
         let mut at = start / ALIGNMENT * ALIGNMENT;
         while at < end {
             let to = ((at / window + 1) * window).min(at + window);

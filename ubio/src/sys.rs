@@ -6,3 +6,4 @@ pub mod lease;
 pub mod memory;
 pub(crate) mod parallel;
 pub(crate) mod stream;
+pub(crate) mod thread;

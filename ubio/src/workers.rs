@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::limits::INLINE_COPY_BYTES;
 use crate::source::Waker;
 use crate::sys::memory::Region;
+use crate::sys::thread::{self, not_started};
 
 /// What a job does.
 #[derive(Debug)]
@@ -397,14 +398,8 @@ impl Workers {
         let mut threads = Vec::with_capacity(count);
         for index in 0..count.max(1) {
             let (copies, reads) = (copy_jobs.clone(), read_jobs.clone());
-            let thread = std::thread::Builder::new()
-                .name(format!("{name}-{index}"))
-                .spawn(move || work(&copies, &reads))
-                .map_err(|cause| {
-                    Error::os("cannot start a copy worker", cause)
-                        .remedy("raise the limit of threads (ulimit -u)")
-                })?;
-            threads.push(thread);
+            let started = thread::start(format!("{name}-{index}"), move || work(&copies, &reads));
+            threads.push(started.map_err(|cause| not_started("a copy worker", cause))?);
         }
         Ok(Arc::new(Self {
             senders: Some(Senders { copies, reads }),

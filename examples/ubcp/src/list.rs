@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
+use fs_adapter::Model;
 use fs_adapter::plan::Plan;
-use fs_adapter::{Model, Tensor};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::exit::{Failure, printable};
 use crate::json;
@@ -20,51 +20,48 @@ struct Row<'a> {
     file: String,
 }
 
-/// Prints the tensors of `plan`, as a table or as one JSON array.
+/// Prints the tensors of `plan`, as a table or as one JSON array. Keeps no row: there may be
+/// a million.
 pub(crate) fn print(model: &Model, plan: &Plan, as_json: bool) -> Result<(), Failure> {
-    let rows: Vec<Row<'_>> = plan
-        .order
-        .iter()
-        .map(|&index| row(model, &model.tensors()[index]))
-        .collect();
     if as_json {
-        json::line(&rows)
+        json::line(&Rows { model, plan })
     } else {
-        output::write(|out| table(out, &rows))
+        output::write(|out| table(out, model, plan))
     }
 }
 
-fn row<'a>(model: &Model, tensor: &'a Tensor) -> Row<'a> {
-    Row {
-        name: &tensor.name,
-        dtype: tensor.dtype.name(),
-        shape: &tensor.shape,
-        bytes: tensor.len,
-        offset: tensor.offset,
-        file: model.file(tensor.file).path().display().to_string(),
+struct Rows<'a> {
+    model: &'a Model,
+    plan: &'a Plan,
+}
+
+impl Serialize for Rows<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(rows(self.model, self.plan))
     }
 }
 
-fn table(out: &mut dyn Write, rows: &[Row<'_>]) -> io::Result<()> {
+fn rows<'a>(model: &'a Model, plan: &'a Plan) -> impl Iterator<Item = Row<'a>> {
+    plan.order.iter().map(|&index| {
+        let tensor = &model.tensors()[index];
+        Row {
+            name: &tensor.name,
+            dtype: tensor.dtype.name(),
+            shape: &tensor.shape,
+            bytes: tensor.len,
+            offset: tensor.offset,
+            file: model.file(tensor.file).path().display().to_string(),
+        }
+    })
+}
+
+fn table(out: &mut dyn Write, model: &Model, plan: &Plan) -> io::Result<()> {
     const HEAD: [&str; 6] = ["NAME", "DTYPE", "SHAPE", "BYTES", "OFFSET", "FILE"];
-    let cells: Vec<[String; 6]> = rows
-        .iter()
-        .map(|row| {
-            [
-                printable(row.name),
-                row.dtype.to_owned(),
-                shape(row.shape),
-                row.bytes.to_string(),
-                row.offset.to_string(),
-                printable(&row.file),
-            ]
-        })
-        .collect();
     /// Longer cells push their row aside rather than every row.
     const WIDEST: usize = 120;
     let mut widths = HEAD.map(str::len);
-    for row in &cells {
-        for (width, cell) in widths.iter_mut().zip(row) {
+    for row in rows(model, plan) {
+        for (width, cell) in widths.iter_mut().zip(&cells(&row)) {
             *width = (*width).max(cell.chars().count().min(WIDEST));
         }
     }
@@ -77,9 +74,18 @@ fn table(out: &mut dyn Write, rows: &[Row<'_>]) -> io::Result<()> {
         )
     };
     line(HEAD)?;
-    cells
-        .iter()
-        .try_for_each(|row| line(row.each_ref().map(String::as_str)))
+    rows(model, plan).try_for_each(|row| line(cells(&row).each_ref().map(String::as_str)))
+}
+
+fn cells(row: &Row<'_>) -> [String; 6] {
+    [
+        printable(row.name),
+        row.dtype.to_owned(),
+        shape(row.shape),
+        row.bytes.to_string(),
+        row.offset.to_string(),
+        printable(&row.file),
+    ]
 }
 
 fn shape(shape: &[u64]) -> String {

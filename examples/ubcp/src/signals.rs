@@ -26,6 +26,9 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Signals(Arc<Mutex<State>>);
 
+/// Address space of a thread: its stack and what comes with it.
+const THREAD_BYTES: usize = 4 << 20;
+
 /// What to make of an error that comes later than the result.
 const PUBLISHED: &str = "the result is published all the same";
 
@@ -45,8 +48,10 @@ impl Signals {
             let main = std::thread::current();
             let shared = Arc::clone(&state);
             let builder = std::thread::Builder::new().name("ubcp-signals".into());
-            let spawned = builder.spawn(move || wait(incoming, &shared, &main));
-            if spawned.is_err() {
+            // A thread without memory for its signal stack would end the program.
+            let spawned = fs_adapter::memory::is_available(THREAD_BYTES)
+                .then(|| builder.spawn(move || wait(incoming, &shared, &main)));
+            if spawned.is_none_or(|spawned| spawned.is_err()) {
                 // The handler is in place without a listener: give the signals back.
                 for signal in [SIGINT, SIGTERM] {
                     let _kept = signal_hook::flag::register_conditional_default(

@@ -1,7 +1,10 @@
 //! A GGUF model, whole or split (`NAME-00001-of-00003.gguf`, `split.*` keys as llama.cpp's
 //! gguf-split writes them). Knows which parts belong together, not what the keys else mean.
 
-use super::{GgufHeader, Headers, Model, OpenOptions, as_usize, check_content, check_tensor_count};
+use super::{
+    GgufHeader, Headers, Model, OpenOptions, as_usize, check_content, check_memory_for_header,
+    check_tensor_count, make_room,
+};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file::{Folder, ModelFile, folder_of};
@@ -114,6 +117,7 @@ fn join(parts: Vec<(ModelFile, gguf::Header)>) -> Result<Model> {
     let mut headers = Vec::with_capacity(parts.len());
     let mut tensors = Vec::new();
     for ((file, header), index) in parts.into_iter().zip((0..).map(FileIndex)) {
+        make_room(&mut tensors, header.tensors.len(), &file)?;
         tensors.extend(header.tensors.into_iter().map(|entry| Tensor {
             name: entry.name,
             dtype: DType::Ggml(entry.dtype),
@@ -148,6 +152,7 @@ fn read(file: &ModelFile) -> Result<gguf::Header> {
     let mut want = most.min(1 << 20);
     check_content(file)?;
     loop {
+        check_memory_for_header(file, want)?;
         let bytes = file.read_head(as_usize(want))?;
         match gguf::parse_prefix(&bytes, len)? {
             Some(header) => return Ok(header),

@@ -1,15 +1,16 @@
 //! A sharded safetensors model by its index: every shard is there, and index and shards agree
 //! on every tensor. Knows no folder layout beyond the names in the index.
 
-use super::{Model, read_all};
+use super::{Model, check_memory_for_header, read_all};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file::{Folder, ModelFile};
 use crate::index::{self, ShardIndex};
+use crate::limits::MAX_HEADER_BYTES;
 use std::path::Path;
 
 /// Opens the shards that the index in `file` names, relative to `folder`.
 pub(super) fn open(file: &ModelFile, folder: &Folder) -> Result<Model> {
-    let index = index::parse(&read_all(file)?).map_err(|error| error.at_path(file.path()))?;
+    let index = read(file)?;
     let shards = index
         .shards
         .iter()
@@ -35,6 +36,12 @@ pub(super) fn open(file: &ModelFile, folder: &Folder) -> Result<Model> {
     let model = Model::from_safetensors(shards)?;
     check_agreement(&model, &index).map_err(|error| error.at_path(file.path()))?;
     Ok(model)
+}
+
+/// Reads the index in `file`.
+pub(super) fn read(file: &ModelFile) -> Result<ShardIndex> {
+    check_memory_for_header(file, file.len_bytes().min(MAX_HEADER_BYTES))?;
+    index::parse(&read_all(file)?).map_err(|error| error.at_path(file.path()))
 }
 
 fn check_agreement(model: &Model, index: &ShardIndex) -> Result<()> {

@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::thread;
 use crate::source::Waker;
 
 /// Why no lease is held.
@@ -66,17 +67,15 @@ impl ReadLeases {
         let (told, tell) = crossbeam_channel::bounded(1);
         let thread = {
             let (broken, stop) = (Arc::clone(&broken), stop.clone());
-            std::thread::Builder::new()
-                .name("ubio-lease".into())
-                .spawn(move || match take_all(&files) {
-                    Ok(signals) => {
-                        // The taker waits for exactly this.
-                        let _gone = told.send(Ok(()));
-                        watch(&files, &signals, &stop, &broken);
-                    }
-                    Err(refused) => drop(told.send(Err(refused))),
-                })
-                .map_err(|cause| other(&cause))?
+            thread::start("ubio-lease", move || match take_all(&files) {
+                Ok(signals) => {
+                    // The taker waits for exactly this.
+                    let _gone = told.send(Ok(()));
+                    watch(&files, &signals, &stop, &broken);
+                }
+                Err(refused) => drop(told.send(Err(refused))),
+            })
+            .map_err(|cause| other(&cause))?
         };
         match tell.recv() {
             Ok(Ok(())) => Ok(Self {

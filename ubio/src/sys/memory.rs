@@ -17,7 +17,6 @@ use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
 use super::claim::Claims;
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::TABLE_BYTES_PER_TENSOR;
 
 /// Bytes of the huge pages regions are aligned to.
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -484,21 +483,6 @@ impl Drop for Region {
     }
 }
 
-/// Whether there is memory for the tables of a load of so many tensors. It is given back at
-/// once, untouched: but what the allocator cannot give later would end the program.
-pub(crate) fn check_tables(tensors: usize) -> Result<()> {
-    let bytes = tensors.saturating_mul(TABLE_BYTES_PER_TENSOR);
-    let mut probe = Vec::<u8>::new();
-    probe.try_reserve_exact(bytes).map_err(|_refused| {
-        let what = format!("no memory for the tables of {tensors} tensors");
-        Error::new(ErrorKind::NoSpace, what)
-            .remedy("free memory, raise the limit (ulimit -v, the container's), or load less")
-    })?;
-    // Or the compiler leaves out what nobody looks at.
-    std::hint::black_box(&probe);
-    Ok(())
-}
-
 fn no_memory(errno: rustix::io::Errno) -> Error {
     // A fault that would have been a SIGBUS is reported as EFAULT: the tmpfs is full.
     let kind = match errno {
@@ -521,14 +505,6 @@ pub(crate) fn free_huge_pages() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tables_too_large_for_memory_are_an_error() {
-        check_tables(1000).expect("little memory");
-        let error = check_tables(usize::MAX / (2 * TABLE_BYTES_PER_TENSOR)).expect_err("too much");
-        assert_eq!(error.kind(), ErrorKind::NoSpace);
-        assert!(error.advice().is_some());
-    }
 
     #[test]
     fn anonymous_memory_is_aligned_zero_and_bounded() {

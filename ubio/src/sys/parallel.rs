@@ -1,6 +1,7 @@
 //! The same work on several threads at once, for what happens before the ring thread has
 //! anything to do. Knows no work.
 
+use super::thread;
 use crate::error::Result;
 
 /// Runs `work` on up to `threads` threads, this one among them, until each has returned; the
@@ -10,6 +11,7 @@ pub(crate) fn in_parallel(threads: usize, work: impl Fn() -> Result<()> + Sync) 
     let work = &work;
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads)
+            .take_while(|_| thread::is_room())
             .map_while(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok())
             .collect();
         let mine = work();

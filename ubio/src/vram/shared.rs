@@ -51,16 +51,14 @@ impl NamedBuffer {
     /// before [`publish`](Self::publish).
     ///
     /// # Errors
-    /// InvalidInput (the name, or a folder has it), NoSpace (`/dev/shm` is full or too small),
-    /// Permission.
+    /// InvalidInput (the name), Io (a folder has it), NoSpace (`/dev/shm` is full or too
+    /// small), Permission.
     pub fn create(name: &str, len_bytes: u64) -> Result<Self> {
         let path = path_of(name)?;
         if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
-            return Err(
-                Error::new(ErrorKind::InvalidInput, "a folder has this name")
-                    .at(path)
-                    .remedy("remove the folder, or take another name"),
-            );
+            return Err(Error::new(ErrorKind::Io, "a folder has this name")
+                .at(path)
+                .remedy("remove the folder, or take another name"));
         }
         let at_folder = |error: Error| error.at(FOLDER);
         remove_left_over(&path);

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-const MORE_MEMORY: &str = "free memory, or raise the limit (ulimit -v, the container's)";
+const MORE_MEMORY: &str = "free memory, or raise the address-space limit (ulimit -v)";
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -48,7 +48,7 @@ pub enum ErrorKind {
     NoMatch,
     /// An argument of the call is not allowed (alignment, pattern, format of the model).
     InvalidArgument,
-    /// Memory for the tables of this model cannot be had.
+    /// Memory cannot be had, for a header or the tables made of it.
     OutOfMemory,
     /// The operating system refused an operation.
     Io,
@@ -137,7 +137,11 @@ impl Error {
                 ErrorKind::Io,
                 "read permission on the file and its folders is needed",
             ),
-            Some(Errno::MFILE) => (ErrorKind::Io, "raise the open file limit (ulimit -n)"),
+            Some(Errno::MFILE) => (ErrorKind::Io, "raise the open-files limit (ulimit -n)"),
+            Some(Errno::NFILE) => (
+                ErrorKind::Io,
+                "close files, or raise the system's limit (sysctl fs.file-max)",
+            ),
             Some(Errno::NOMEM) => (ErrorKind::OutOfMemory, MORE_MEMORY),
             _ => (ErrorKind::Io, "check the file system and try again"),
         };
@@ -148,7 +152,7 @@ impl Error {
 
     /// `bytes` of memory that cannot be had.
     pub(crate) fn out_of_memory(bytes: usize) -> Self {
-        let detail = format!("no memory for tables of about {bytes} bytes");
+        let detail = format!("no memory for the header and its tables, about {bytes} bytes");
         Self::new(ErrorKind::OutOfMemory, detail, MORE_MEMORY)
     }
 

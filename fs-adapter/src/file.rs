@@ -2,7 +2,6 @@
 //! regular file or an error, never a hang. Knows no formats.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::TABLE_BYTES_PER_HEADER_BYTE;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::fs::{File, Metadata};
@@ -132,21 +131,36 @@ impl ModelFile {
                 )),
                 None => Ok(()),
             },
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+                ) =>
+            {
                 changed("the file was removed or renamed after it was opened".to_owned())
             }
             Err(error) => Err(Error::io(&self.path, "ask the file by name", error)),
         }
     }
 
-    /// Reads exactly the first `len` bytes, if there is memory for the tables made of them:
-    /// what those cannot get later would end the program.
+    /// Refuses a file without bytes, and one that says so and yet has some.
+    pub(crate) fn check_not_empty(&self) -> Result<()> {
+        if self.len_bytes() > 0 {
+            return Ok(());
+        }
+        if self.file.read_at(&mut [0], 0).is_ok_and(|read| read > 0) {
+            return Err(made_on_reading(&self.path));
+        }
+        let remedy = "fetch it again: the download may have failed";
+        Err(Error::new(ErrorKind::Empty, "the file is empty", remedy).at_path(&self.path))
+    }
+
+    /// Reads exactly the first `len` bytes.
     pub(crate) fn read_head(&self, len: usize) -> Result<Vec<u8>> {
-        let fail = |_refused| Error::out_of_memory(len).at_path(&self.path);
-        check_memory(len.saturating_mul(TABLE_BYTES_PER_HEADER_BYTE))
-            .map_err(|error| error.at_path(&self.path))?;
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(len).map_err(fail)?;
+        bytes
+            .try_reserve_exact(len)
+            .map_err(|_refused| Error::out_of_memory(len).at_path(&self.path))?;
         bytes.resize(len, 0);
         self.file.read_exact_at(&mut bytes, 0).map_err(|error| {
             if error.kind() == std::io::ErrorKind::UnexpectedEof {
@@ -300,12 +314,7 @@ impl ModelFile {
             return Err(not_a_file(path, what));
         }
         if is_made_on_reading(&file) {
-            return Err(Error::new(
-                ErrorKind::NotAFile,
-                "this file is made up by the kernel when it is read, so it has no length",
-                "copy it to a disk first, and name the copy",
-            )
-            .at_path(path));
+            return Err(made_on_reading(path));
         }
         // O_NONBLOCK only kept the open from hanging on a pipe; io_uring would take it as
         // "fail rather than wait" for every read.
@@ -322,17 +331,6 @@ impl ModelFile {
             follow_links,
         })
     }
-}
-
-/// Whether `bytes` of memory are to be had now. They are given back: nothing is touched.
-fn check_memory(bytes: usize) -> Result<()> {
-    let mut probe = Vec::<u8>::new();
-    probe
-        .try_reserve_exact(bytes)
-        .map_err(|_refused| Error::out_of_memory(bytes))?;
-    // Or the compiler leaves out what nobody looks at.
-    std::hint::black_box(&probe);
-    Ok(())
 }
 
 /// Refuses names that could leave the folder: absolute ones, `..`, `.`, and empty ones.
@@ -370,12 +368,19 @@ fn metadata_of(path: &Path, file: &File) -> Result<Metadata> {
         .map_err(|error| Error::io(path, "ask the file", error))
 }
 
-/// Whether it lies in a file system of the kernel's own, where sizes mean nothing.
+/// Whether it lies in a file system of the kernel's own where sizes mean nothing. Others give
+/// such files no size, and so they are found out.
 fn is_made_on_reading(file: &File) -> bool {
-    // linux/magic.h: proc, sysfs, cgroup2, debugfs, tracefs.
-    const MAGICS: [u32; 5] = [0x9fa0, 0x6265_6572, 0x6367_7270, 0x6462_6720, 0x7472_6163];
+    // linux/magic.h: proc, sysfs, debugfs, tracefs.
+    const MAGICS: [u32; 4] = [0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163];
     rustix::fs::fstatfs(file)
         .is_ok_and(|found| u32::try_from(found.f_type).is_ok_and(|magic| MAGICS.contains(&magic)))
+}
+
+fn made_on_reading(path: &Path) -> Error {
+    let detail = "this file is made up when it is read, so its length is not known";
+    let remedy = "copy it to a disk first, and name the copy";
+    Error::new(ErrorKind::NotAFile, detail, remedy).at_path(path)
 }
 
 fn not_a_file(path: &Path, what: &str) -> Error {
@@ -412,7 +417,7 @@ fn beneath_error(path: &Path, errno: Errno) -> Error {
         Errno::LOOP => Error::new(
             ErrorKind::UnsafePath,
             "the name goes through a symbolic link, and links are not followed",
-            "allow links if you trust the folder, or name the file the link leads to",
+            "allow links if you trust the folder, or name what the link leads to",
         )
         .at_path(path),
         Errno::XDEV => Error::new(

@@ -89,15 +89,17 @@ fn find_in(
             .is_err()
     };
     let safetensors = of(Format::Safetensors, SAFETENSORS).filter(loose);
+    let lacking = |set: &[String], extension| {
+        let first = set.first()?;
+        let shard = ShardName::parse(first, extension)?;
+        ((set.len() as u64) < shard.count).then(|| first.clone())
+    };
     for set in sets(safetensors, SAFETENSORS) {
-        let first = set.first();
-        let numbered = first.and_then(|name| ShardName::parse(name, SAFETENSORS));
-        if numbered.is_some_and(|shard| (set.len() as u64) < shard.count) {
-            incomplete.extend(first.cloned());
-        }
+        incomplete.extend(lacking(&set, SAFETENSORS));
         candidates.push(Candidate::Files(set));
     }
     for set in sets(of(Format::Gguf, GGUF), GGUF) {
+        incomplete.extend(lacking(&set, GGUF));
         candidates.extend(set.into_iter().next().map(Candidate::Gguf));
     }
     candidates.sort_by(|a, b| a.name().cmp(b.name()));
@@ -119,16 +121,16 @@ fn find_in(
 
 /// Names the models there are, and which of them lack files.
 fn ambiguous(candidates: &[Candidate], incomplete: &[String]) -> Error {
-    let described = candidates.iter().map(|candidate| {
-        let name = candidate.name();
-        if incomplete.iter().any(|known| known == name) {
-            format!("{name} (shards are missing)")
-        } else {
-            name.to_owned()
-        }
-    });
-    let described: Vec<String> = described.collect();
-    let listed: Vec<&str> = described.iter().map(String::as_str).collect();
+    // What lacks something first: the list may be cut.
+    let (lacking, whole): (Vec<_>, Vec<_>) = candidates
+        .iter()
+        .map(Candidate::name)
+        .partition(|name| incomplete.iter().any(|known| known == name));
+    let described: Vec<String> = lacking
+        .iter()
+        .map(|name| format!("{name} (shards are missing)"))
+        .collect();
+    let listed: Vec<&str> = described.iter().map(String::as_str).chain(whole).collect();
     let detail = format!(
         "the folder holds {} models: {}",
         listed.len(),

@@ -155,8 +155,8 @@ fn preamble(cursor: &mut Cursor<'_>) -> Result<u32, Stop> {
             "convert it with gguf-convert-endian",
         ),
         _ => (
-            format!("GGUF version {version}, of 2 and 3 that are supported"),
-            "write the file as version 3, or use a version of this program that knows it",
+            format!("GGUF version {version}; versions 2 and 3 are supported"),
+            "write the file as version 3",
         ),
     };
     Err(Error::new(ErrorKind::Unsupported, detail, remedy)

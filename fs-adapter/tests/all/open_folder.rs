@@ -319,7 +319,7 @@ fn folders_with_no_model_or_several_are_refused() {
             Ambiguous,
             vec![
                 "model-00001-of-00002.safetensors (shards are missing)",
-                "m.safetensors,",
+                "m.safetensors;",
                 "fetch what is missing",
             ],
         ),
@@ -356,6 +356,17 @@ fn an_index_without_all_its_shards_says_so_among_others() {
 }
 
 #[test]
+fn a_part_missing_among_several_models_is_named_first() {
+    let folder = Folder::new();
+    for number in 0..7 {
+        folder.write(&format!("a{number}.gguf"), Gguf::small().build());
+    }
+    folder.write("m-00001-of-00003.gguf", Gguf::small().build());
+    let shown = "8 models: m-00001-of-00003.gguf (shards are missing), a0.gguf";
+    refused("parts", open(folder.root()), ErrorKind::Ambiguous, shown);
+}
+
+#[test]
 fn files_that_the_kernel_makes_up_are_refused() {
     refused(
         "procfs",
@@ -372,7 +383,7 @@ fn names_that_no_file_can_have_are_not_found() {
     for (name, text) in [
         ("m.safetensors/".to_owned(), "is a file"),
         ("m.safetensors/x".to_owned(), "is a file"),
-        ("x".repeat(300), "this long"),
+        ("x".repeat(5000), "this long"),
     ] {
         let path = folder.path(&name);
         refused(&name, open(path), ErrorKind::NotFound, text);
@@ -583,7 +594,7 @@ fn a_changed_file_is_noticed() {
         4,
     );
     type Change<'a> = &'a dyn Fn(&std::path::Path);
-    let cases: [(&str, Change<'_>, &str); 5] = [
+    let cases: [(&str, Change<'_>, &str); 6] = [
         (
             "replaced",
             &|path| {
@@ -631,6 +642,15 @@ fn a_changed_file_is_noticed() {
                 std::fs::write(path, &bytes).expect("write");
             },
             "replaced by another file",
+        ),
+        (
+            "behind a file",
+            &|path| {
+                let parent = path.parent().expect("a folder");
+                std::fs::rename(parent, parent.with_extension("old")).expect("rename");
+                std::fs::write(parent, &bytes).expect("write");
+            },
+            "removed or renamed",
         ),
     ];
     for (at, (what, change, text)) in cases.into_iter().enumerate() {

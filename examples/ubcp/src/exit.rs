@@ -13,11 +13,11 @@ use ubio::{Error as EngineError, ErrorKind as EngineKind};
 pub(crate) const CODES_HELP: &str = "\
 Exit codes:
   0    done
-  1    I/O or device error, or a limit of this machine (open files, threads, memory to open
-       SRC); also when only the report could not be printed
+  1    I/O or device error, or too few open files or threads are allowed; also when only the
+       report could not be printed
   2    wrong usage
   3    the source is missing, not readable for you, damaged or not a model
-  4    the destination cannot take it (space, memory, permission)
+  4    the destination cannot take it (space, permission), or memory is missing
   5    --strict, and less than the best way was to be had
   6    --verify found a difference; nothing was published
   7    the source changed or was cut while it was read; nothing was published
@@ -70,8 +70,14 @@ impl Failure {
         Self::new(Exit::Usage, "usage", message).remedy(remedy)
     }
 
-    /// An operating-system error while `doing` something to `path`.
+    /// An operating-system error while `doing` something to `path`, with a remedy where the
+    /// error alone tells it.
     pub(crate) fn os(exit: Exit, path: &Path, doing: &str, cause: &std::io::Error) -> Self {
+        if no_descriptor(cause) {
+            return Self::new(Exit::Io, "io", format!("cannot {doing}: {cause}"))
+                .at(path)
+                .remedy("raise the open-files limit (ulimit -n)");
+        }
         let kind = match cause.kind() {
             std::io::ErrorKind::NotFound => "not-found",
             std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
@@ -93,6 +99,12 @@ impl Failure {
         self
     }
 
+    /// Says what to do, unless that is said already.
+    pub(crate) fn or_remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy.get_or_insert_with(|| remedy.into());
+        self
+    }
+
     /// An error of the adapter: while opening (before any byte moved), or a change found
     /// later.
     pub(crate) fn model(error: &ModelError) -> Self {
@@ -101,7 +113,8 @@ impl Failure {
             .is_some_and(|cause| cause.kind() == std::io::ErrorKind::PermissionDenied);
         let exit = match error.kind() {
             ModelKind::Io if denied => Exit::Input,
-            ModelKind::Io | ModelKind::OutOfMemory => Exit::Io,
+            ModelKind::Io => Exit::Io,
+            ModelKind::OutOfMemory => Exit::Destination,
             ModelKind::Changed => Exit::Changed,
             ModelKind::InvalidArgument | ModelKind::NoMatch => Exit::Usage,
             _ => Exit::Input,
@@ -152,14 +165,8 @@ impl Failure {
         let mut failure = Self::engine(error);
         let source = std::error::Error::source(error);
         let cause = source.and_then(<dyn std::error::Error>::downcast_ref::<std::io::Error>);
-        let no_descriptor = cause.is_some_and(|cause| {
-            matches!(
-                Errno::from_io_error(cause),
-                Some(Errno::MFILE | Errno::NFILE)
-            )
-        });
-        // A limit is no matter of the destination's, wherever it is met.
-        if failure.exit != Exit::Usage && !no_descriptor {
+        // Where descriptors run out is a matter of chance.
+        if failure.exit != Exit::Usage && !cause.is_some_and(no_descriptor) {
             failure.exit = Exit::Destination;
         }
         failure
@@ -187,6 +194,12 @@ impl fmt::Display for Failure {
             None => Ok(()),
         }
     }
+}
+
+/// Whether the program, or the machine, may open no more files.
+fn no_descriptor(cause: &std::io::Error) -> bool {
+    let errno = Errno::from_io_error(cause);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// A tensor's name for one line: quoted, escaped, of bounded length.

@@ -3,7 +3,6 @@
 //! for two cases: on a file system without nameless files, and between the last two steps, it
 //! leaves a hidden `.NAME.ubcp.*` beside DST.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -225,14 +224,17 @@ struct Unfinished {
     path: PathBuf,
     /// The name it has meanwhile.
     hidden: Option<PathBuf>,
+    /// Where its name will be; `None` if that may not be read.
+    folder: Option<File>,
 }
 
 impl Unfinished {
     fn create(path: &Path, len_bytes: u64) -> Result<Self, Failure> {
         let fail = |doing: &str, errno: Errno| destination_failure(path, doing, &errno.into());
-        if path.file_name().is_none() || path.is_dir() {
+        let named_as_folder = path.as_os_str().as_bytes().ends_with(b"/");
+        if path.file_name().is_none() || named_as_folder || path.is_dir() {
             return Err(
-                Failure::new(Exit::Destination, "not-a-file", "this is a folder")
+                Failure::new(Exit::Destination, "not-a-file", "this names a folder")
                     .at(path)
                     .remedy("name the file to write in it"),
             );
@@ -240,7 +242,7 @@ impl Unfinished {
         // A link is replaced by the file, as mv does; what is no file at all is not.
         let found = std::fs::symlink_metadata(path);
         if let Err(cause) = &found
-            && cause.kind() == io::ErrorKind::InvalidFilename
+            && cause.kind() != io::ErrorKind::NotFound
         {
             return Err(destination_failure(path, "create the file", cause));
         }
@@ -253,6 +255,12 @@ impl Unfinished {
             .at(path)
             .remedy("name a regular file, or one that does not exist yet"));
         }
+        // Before anything is written: once the file has its name nothing should fail.
+        let folder = match File::open(folder_of(path)) {
+            Ok(folder) => Some(folder),
+            Err(cause) if cause.kind() == io::ErrorKind::PermissionDenied => None,
+            Err(cause) => return Err(destination_failure(path, "open its folder", &cause)),
+        };
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o666);
         let unfinished = match rustix::fs::open(folder_of(path), flags, mode) {
@@ -260,9 +268,10 @@ impl Unfinished {
                 file: file.into(),
                 path: path.to_owned(),
                 hidden: None,
+                folder,
             },
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS) => {
-                Self::create_hidden(path)?
+                Self::create_hidden(path, folder)?
             }
             Err(errno) => return Err(fail("create the file", errno)),
         };
@@ -284,7 +293,7 @@ impl Unfinished {
         Ok(unfinished)
     }
 
-    fn create_hidden(path: &Path) -> Result<Self, Failure> {
+    fn create_hidden(path: &Path, folder: Option<File>) -> Result<Self, Failure> {
         let hidden = hidden_name(path);
         let file = File::options()
             .read(true)
@@ -296,6 +305,7 @@ impl Unfinished {
             file,
             path: path.to_owned(),
             hidden: Some(hidden),
+            folder,
         })
     }
 
@@ -326,9 +336,11 @@ impl Unfinished {
             self.fail("name the file", &cause)
         })?;
         published();
-        File::open(folder_of(&self.path))
-            .and_then(|folder| folder.sync_all())
-            .map_err(|cause| self.fail("make the file's name durable", &cause))
+        let synced = match &self.folder {
+            Some(folder) => folder.sync_all(),
+            None => rustix::fs::syncfs(&self.file).map_err(io::Error::from),
+        };
+        synced.map_err(|cause| self.fail("make the file's name durable", &cause))
     }
 }
 
@@ -344,12 +356,15 @@ fn destination_failure(path: &Path, doing: &str, cause: &io::Error) -> Failure {
     let failure = Failure::os(Exit::Destination, path, doing, cause);
     let remedy = match failure.kind {
         _ if cause.kind() == io::ErrorKind::InvalidFilename => "take a shorter name",
+        _ if cause.kind() == io::ErrorKind::NotADirectory => {
+            "check the name: a part of it before the last '/' is a file"
+        }
         "no-space" => "free space there, or name a file on another disk",
         "permission" => "name a file in a folder you may write to",
         "not-found" => "make the folder first",
         _ => "name a file on another disk",
     };
-    failure.remedy(remedy)
+    failure.or_remedy(remedy)
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -367,7 +382,11 @@ fn hidden_name(path: &Path) -> PathBuf {
     const MOST_BYTES: usize = 230;
     let mut name = std::ffi::OsString::from(".");
     let whole = path.file_name().unwrap_or_default().as_bytes();
-    name.push(OsStr::from_bytes(&whole[..whole.len().min(MOST_BYTES)]));
+    let text = String::from_utf8_lossy(whole);
+    let cut = (0..=MOST_BYTES.min(text.len()))
+        .rev()
+        .find(|&at| text.is_char_boundary(at));
+    name.push(&text[..cut.unwrap_or(0)]);
     let number = RandomState::new().hash_one(std::process::id());
     name.push(format!(".ubcp.{number:016x}"));
     path.with_file_name(name)

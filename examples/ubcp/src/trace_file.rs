@@ -1,7 +1,6 @@
 //! The file of `--trace`: opened before anything is loaded, written after everything is. It
 //! must not be the source, nor the result, nor where the report goes.
 
-use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
@@ -31,13 +30,18 @@ impl TraceFile {
     ) -> Result<Self, Failure> {
         let source = Path::new(args.src.as_deref().unwrap_or_default());
         if is_result(path, destination) {
-            return Err(refused(path));
+            return Err(refused(path, "would be the result"));
         }
         if let Ok(found) = std::fs::metadata(path) {
-            let writable = found.is_file() || is_stream(&found);
-            let reports = args.json || !args.quiet;
-            if !writable || is_source(&found, model, source) || reports && is_stdout(&found) {
-                return Err(refused(path));
+            if !found.is_file() && !is_stream(&found) {
+                return Err(refused(path, "is a folder or a device"));
+            }
+            if is_source(&found, model, source) {
+                return Err(refused(path, "is the source"));
+            }
+            if (args.json || !args.quiet) && is_stdout(&found) {
+                return Err(refused(path, "is where the report goes")
+                    .remedy("name a file of its own (--trace), or print no report (--quiet)"));
             }
         }
         let file = open_without_waiting(path).map_err(|cause| failure(path, &cause))?;
@@ -83,30 +87,43 @@ fn is_source(found: &Metadata, model: &Model, source: &Path) -> bool {
         let name = entry.file_name();
         name.to_string_lossy().ends_with(".index.json") && same(&entry.path())
     };
-    let is_index =
-        || std::fs::read_dir(source).is_ok_and(|entries| entries.flatten().any(is_index));
+    let entries = || std::fs::read_dir(source).into_iter().flatten().flatten();
     let of_model = model.files().iter().any(|file| {
         let identity = file.identity();
         (identity.inode, identity.device) == (found.ino(), found.dev())
     });
-    of_model || same(source) || is_index()
+    of_model || same(source) || entries().any(is_index)
 }
 
-/// Whether it has, or would get, the name that the result is to get.
+/// Whether it is what has the result's name, or would get that name itself: also by a link,
+/// to a name that there is not yet too.
 fn is_result(path: &Path, destination: &Destination) -> bool {
     let Destination::Shm { path: result, .. } = destination else {
         return false;
     };
+    let same = |one: &Metadata, path: &Path| {
+        std::fs::metadata(path).is_ok_and(|other| is_same(one, &other))
+    };
+    if std::fs::metadata(path).is_ok_and(|found| same(&found, result)) {
+        return true;
+    }
+    // Where a link ends that leads to nothing: at most as many as the kernel follows.
+    let mut path = path.to_owned();
+    for _link in 0..40 {
+        let Ok(target) = std::fs::read_link(&path) else {
+            break;
+        };
+        path = path.parent().unwrap_or(Path::new("")).join(target);
+    }
     let folder = |path: &Path| match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => std::fs::metadata(folder),
         _ => std::fs::metadata("."),
     };
-    let same_folder = match (folder(path), folder(result)) {
+    let same_folder = match (folder(&path), folder(result)) {
         (Ok(one), Ok(other)) => is_same(&one, &other),
         _ => false,
     };
-    let name = path.file_name().and_then(OsStr::to_str);
-    same_folder && name.is_some() && name == result.file_name().and_then(OsStr::to_str)
+    same_folder && path.file_name() == result.file_name()
 }
 
 /// Whether the report would go into the same file. In a device other than a terminal nothing
@@ -130,14 +147,14 @@ fn is_stream(found: &Metadata) -> bool {
     found.file_type().is_fifo() || found.file_type().is_char_device()
 }
 
-fn refused(path: &Path) -> Failure {
+fn refused(path: &Path, what: &str) -> Failure {
     Failure::usage(
-        format!("{} is no place for the trace", path.display()),
+        format!("the trace cannot go to {}: it {what}", path.display()),
         "name a file of its own (--trace)",
     )
 }
 
 fn failure(path: &Path, cause: &std::io::Error) -> Failure {
     Failure::os(Exit::Io, path, "write the trace", cause)
-        .remedy("name a file in a writable folder with space (--trace)")
+        .or_remedy("name a file in a writable folder with space (--trace)")
 }

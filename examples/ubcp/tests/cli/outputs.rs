@@ -105,6 +105,20 @@ fn a_trace_is_neither_the_result_nor_among_the_report() {
         ubcp(args![source, name.arg(), "--trace", trace]).failed(2, &["--trace"]);
         name.assert_nothing();
     }
+    // By links, to a name that there is not yet, and to what older readers have mapped.
+    let soft = folder.path().join("soft");
+    std::os::unix::fs::symlink(&path, &soft).expect("link");
+    let softer = folder.path().join("softer");
+    std::os::unix::fs::symlink("soft", &softer).expect("link");
+    for trace in [&soft, &softer] {
+        ubcp(args![source, name.arg(), "--trace", trace]).failed(2, &["--trace"]);
+        name.assert_nothing();
+    }
+    ubcp(args![source, name.arg()]).well();
+    for trace in [&path, &other_way, &soft, &softer] {
+        ubcp(args![source, name.arg(), "--trace", trace]).failed(2, &["--trace"]);
+        assert!(name.read() == safetensors(&entries()));
+    }
     for report in ["--json", "--progress=never"] {
         let args = args![source, "host:", report, "--trace", "/dev/stdout"];
         ubcp(args).failed(2, &["--trace"]);
@@ -122,7 +136,7 @@ fn a_folder_that_has_the_name_is_an_error_before_the_load() {
     std::fs::create_dir(name.path()).expect("a folder");
     let said = ubcp(args![source, name.arg()]);
     std::fs::remove_dir(name.path()).expect("it is still there, and empty");
-    said.failed(2, &["folder", "another name"]);
+    said.failed(4, &["folder", "another name"]);
 }
 
 #[test]
@@ -136,8 +150,15 @@ fn an_export_takes_names_of_any_length_that_files_may_have() {
     let longest = folder.path().join("n".repeat(255));
     ubcp(args![name.arg(), longest]).well();
     assert!(std::fs::read(&longest).expect("the file") == bytes);
-    let too_long = folder.path().join("n".repeat(256));
+    // In characters of two bytes, one of which a hidden name would cut.
+    let longest = folder.path().join("ü".repeat(127));
+    ubcp(args![name.arg(), longest]).well();
+    let too_long = folder.path().join("n".repeat(5000));
     ubcp(args![name.arg(), too_long]).failed(4, &["shorter name"]);
+    for (beside, text) in [("model.safetensors/x", "is a file"), ("new/", "folder")] {
+        let args = args![name.arg(), folder.path().join(beside)];
+        ubcp(args).failed(4, &[text]);
+    }
 }
 
 #[test]

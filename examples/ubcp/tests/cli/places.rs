@@ -248,7 +248,7 @@ fn limits_of_file_size_and_memory_are_errors_and_not_the_end() {
     assert!(!file.exists());
 }
 
-/// Whatever of it runs out first: memory for the header, for tables, for threads.
+/// Whatever of it runs out first: memory for headers, for tables, for windows, for threads.
 #[test]
 fn little_address_space_is_an_error_and_not_the_end() {
     if !is_there("prlimit") {
@@ -256,34 +256,59 @@ fn little_address_space_is_an_error_and_not_the_end() {
     }
     let folder = folder();
     let path = folder.path().join("many.safetensors");
-    let many: Vec<_> = (0..50_000)
+    let many: Vec<_> = (0..20_000)
         .map(|number| entry(&format!("tensor.{number}"), "U8", 1, &[2]))
         .collect();
     write(&path, &safetensors(&many));
-    let (mut worked, mut failed) = (0, 0);
-    for mebibytes in (16..256).step_by(8) {
-        let limit = format!("--as={}", mebibytes << 20);
-        let limited = |args: &[&OsStr]| {
-            // One arena: the allocator's reserve for every thread would be the first to go.
-            let ours = ["MALLOC_ARENA_MAX=1", "prlimit", &limit, UBCP].map(OsStr::new);
-            let ours = ours.into_iter().chain(args.iter().copied());
-            through("env", &ours.collect::<Vec<_>>())
-        };
-        if limited(&["--version".as_ref()]).code != Some(0) {
-            continue;
-        }
-        let options = ["host:", "--via=ub", "--quiet"].map(OsStr::new);
-        let said = limited(&[&[path.as_os_str()], &options[..]].concat());
-        eprintln!("{mebibytes} MiB: {:?} {}", said.code, said.err.trim());
-        if said.code == Some(0) {
-            worked += 1;
-            continue;
-        }
-        said.one_error();
-        assert!(matches!(said.code, Some(1 | 4)), "{:?}", said.code);
-        failed += 1;
+    // Shards without an index: no header tells of the others.
+    let shards = folder.path().join("shards");
+    std::fs::create_dir(&shards).expect("a folder");
+    for (part, number) in many.chunks(1_000).zip(1..) {
+        let name = format!("m-{number:05}-of-00020.safetensors");
+        write(&shards.join(name), &safetensors(part));
     }
-    assert!(worked > 0 && failed > 0, "{worked} worked, {failed} failed");
+    let plain = folder.path().join("plain");
+    write_sparse(&plain, 16 << 20);
+    let through_windows = &["host:", "--via=ub", "--quiet"][..];
+    let small_windows = &[through_windows, &["--window-size=4K", "--route=direct"]].concat();
+    let cases = [
+        (&path, through_windows),
+        (&path, &["--list"]),
+        (&shards, through_windows),
+        (&shards, &["--list"]),
+        (&plain, small_windows),
+    ];
+    let (mut tried, mut worked) = (0, [0; 5]);
+    for mebibytes in (12..88).step_by(4) {
+        let limit = format!("--as={}", mebibytes << 20);
+        let limited = |args: &[&str]| {
+            // One arena: the allocator's reserve for each thread would be what is missing.
+            let ours = ["MALLOC_ARENA_MAX=1", "prlimit", &limit, UBCP].map(OsStr::new);
+            let args = args.iter().map(OsStr::new);
+            through("env", &ours.into_iter().chain(args).collect::<Vec<_>>())
+        };
+        if limited(&["--version"]).code != Some(0) {
+            continue;
+        }
+        tried += 1;
+        for ((path, options), worked) in cases.iter().zip(&mut worked) {
+            let path = path.to_str().expect("UTF-8");
+            let said = limited(&[&[path], *options].concat());
+            let code = said.code;
+            eprintln!(
+                "{path} {options:?}, {mebibytes} MiB: {code:?} {}",
+                said.err.trim()
+            );
+            if code == Some(0) {
+                *worked += 1;
+                continue;
+            }
+            said.one_error();
+            assert!(matches!(code, Some(1 | 4)), "{code:?}");
+        }
+    }
+    let sometimes = |&count: &u32| 0 < count && count < tried;
+    assert!(worked.iter().all(sometimes), "of {tried}: {worked:?}");
 }
 
 #[test]
@@ -294,32 +319,38 @@ fn few_descriptors_are_an_error_or_enough() {
     let folder = folder();
     let path = folder.path().join("model.safetensors");
     write(&path, &safetensors(&entries()));
-    let mut worked = 0;
-    for limit in 4..24 {
-        let name = Name::new("descriptors");
-        let said = through(
-            "prlimit",
-            &[
-                format!("--nofile={limit}").as_ref(),
-                UBCP.as_ref(),
-                path.as_ref(),
-                name.arg().as_ref(),
-                "--quiet".as_ref(),
-                "--verify".as_ref(),
-            ],
-        );
-        eprintln!("{limit}: {:?} {}", said.code, said.err.trim());
-        if said.code == Some(0) {
-            worked += 1;
-            assert_eq!(name.read(), safetensors(&entries()));
-            continue;
+    let source = Name::new("few-to-export");
+    ubcp(args![path, source.arg()]).well();
+    let file = folder.path().join("exported");
+    let name = Name::new("descriptors");
+    let (from, to) = (source.arg(), name.arg());
+    let cases: [(&OsStr, &OsStr, std::path::PathBuf); 2] = [
+        (path.as_ref(), to.as_ref(), name.path()),
+        (from.as_ref(), file.as_ref(), file.clone()),
+    ];
+    for (from, to, result) in cases {
+        let mut worked = 0;
+        for limit in 4..24 {
+            let limit = format!("--nofile={limit}");
+            let options = ["--quiet", "--verify"].map(OsStr::new);
+            let ours = [OsStr::new(&limit), UBCP.as_ref(), from, to];
+            let said = through("prlimit", &[&ours[..], &options].concat());
+            eprintln!("{limit}: {:?} {}", said.code, said.err.trim());
+            if said.code == Some(0) {
+                worked += 1;
+                let written = std::fs::read(&result).expect("the result");
+                assert!(written == safetensors(&entries()));
+                std::fs::remove_file(&result).expect("remove");
+                continue;
+            }
+            said.one_error();
+            assert_eq!(said.code, Some(1), "{}", said.err);
+            assert!(said.err.contains("ulimit -n"), "{}", said.err);
+            assert!(!result.exists());
+            name.assert_nothing();
         }
-        said.one_error();
-        assert_eq!(said.code, Some(1), "{}", said.err);
-        assert!(said.err.contains("ulimit -n"), "{}", said.err);
-        name.assert_nothing();
+        assert!(worked > 0, "24 descriptors are enough");
     }
-    assert!(worked > 0, "24 descriptors are enough");
 }
 
 #[test]

@@ -278,8 +278,8 @@ fn little_address_space_is_an_error_and_not_the_end() {
         (&shards, &["--list"]),
         (&plain, small_windows),
     ];
-    let (mut tried, mut worked) = (0, [0; 5]);
-    for mebibytes in (12..88).step_by(4) {
+    let mut ends = [(0, 0); 5];
+    for mebibytes in 12..88 {
         let limit = format!("--as={}", mebibytes << 20);
         let limited = |args: &[&str]| {
             // One arena: the allocator's reserve for each thread would be what is missing.
@@ -290,8 +290,11 @@ fn little_address_space_is_an_error_and_not_the_end() {
         if limited(&["--version"]).code != Some(0) {
             continue;
         }
-        tried += 1;
-        for ((path, options), worked) in cases.iter().zip(&mut worked) {
+        for ((path, options), (worked, failed)) in cases.iter().zip(&mut ends) {
+            // What is missing at the start is the same for all of them.
+            if mebibytes % 4 != 0 && *path != &plain {
+                continue;
+            }
             let path = path.to_str().expect("UTF-8");
             let said = limited(&[&[path], *options].concat());
             let code = said.code;
@@ -305,10 +308,11 @@ fn little_address_space_is_an_error_and_not_the_end() {
             }
             said.one_error();
             assert!(matches!(code, Some(1 | 4)), "{code:?}");
+            *failed += 1;
         }
     }
-    let sometimes = |&count: &u32| 0 < count && count < tried;
-    assert!(worked.iter().all(sometimes), "of {tried}: {worked:?}");
+    let both = |&(worked, failed): &(u32, u32)| worked > 0 && failed > 0;
+    assert!(ends.iter().all(both), "{ends:?}");
 }
 
 #[test]

@@ -343,10 +343,10 @@ pub(crate) fn check_relative(name: &Path) -> Result<()> {
         return Err(Error::new(
             ErrorKind::UnsafePath,
             format!(
-                "the name {:?} does not stay inside the model's folder",
+                "the name {:?} is no plain path inside the model's folder",
                 name
             ),
-            "a shard is named by a relative path without '..'",
+            "a shard is named by a relative path without '.', '..' or a slash at its end",
         ));
     }
     Ok(())

@@ -176,6 +176,13 @@ fn check_complete(set: &[String], extension: &str) -> Result<()> {
     else {
         return Ok(());
     };
+    if first.number == 0 {
+        return Err(Error::new(
+            ErrorKind::Malformed,
+            "the shards are numbered from 0, not from 1 to their count",
+            "rename them, or write an index",
+        ));
+    }
     if first.count > MAX_SHARDS as u64 {
         let detail = format!("{} claims {} shards", first.part(first.number), first.count);
         return Err(Error::new(

@@ -213,7 +213,7 @@ fn check_entry(raw: RawEntry, payload_offset: u64) -> Result<Entry> {
                 "{} dimensions, at most {MAX_DIMS} are supported",
                 shape.len()
             ),
-            NOT_VALID,
+            "store the tensor with fewer dimensions",
         )));
     }
     if begin > end {

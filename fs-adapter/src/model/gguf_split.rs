@@ -48,7 +48,18 @@ fn open_split(folder: &Folder, first: ModelFile, header: gguf::Header) -> Result
     let first_name = first.name();
     let fail =
         |kind, detail: String, remedy| Err(Error::new(kind, detail, remedy).at_path(first.path()));
-    let Some(shard) = ShardName::parse(&first_name, ".gguf").filter(|s| s.count == count) else {
+    let named = ShardName::parse(&first_name, ".gguf");
+    if let Some(shard) = named
+        && (shard.count != count || value(&header, SPLIT_NO) != shard.number.checked_sub(1))
+    {
+        let number = value(&header, SPLIT_NO).map_or(0, |number| number.saturating_add(1));
+        let detail = format!(
+            "by its name this is part {} of {}, by its keys part {number} of {count}",
+            shard.number, shard.count
+        );
+        return fail(ErrorKind::IndexMismatch, detail, REMEDY);
+    }
+    let Some(shard) = named else {
         let detail = format!("this is one of {count} parts, but its name does not tell the others");
         return fail(
             ErrorKind::Incomplete,
@@ -60,7 +71,7 @@ fn open_split(folder: &Folder, first: ModelFile, header: gguf::Header) -> Result
         let detail = format!("{count} parts, at most {MAX_SHARDS} are supported");
         return fail(ErrorKind::TooLarge, detail, "merge some of the parts");
     }
-    if value(&header, SPLIT_NO) != Some(0) || shard.number != 1 {
+    if shard.number != 1 {
         let detail = format!(
             "this is not the first of {count} parts; that is {}",
             shard.part(1)

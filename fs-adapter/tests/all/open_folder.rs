@@ -570,6 +570,27 @@ fn a_split_gguf_opens_by_first_part_and_folder() {
 }
 
 #[test]
+fn names_and_keys_of_a_split_must_agree() {
+    let folder = Folder::new();
+    let path = folder.write("m-00001-of-00002.gguf", part(2, 2, 5, "a0"));
+    let shown = "by its name this is part 1 of 2, by its keys part 2 of 2";
+    refused("number", open(&path), ErrorKind::IndexMismatch, shown);
+    folder.write("m-00001-of-00002.gguf", part(1, 3, 5, "a0"));
+    let shown = "part 1 of 2, by its keys part 1 of 3";
+    refused("count", open(&path), ErrorKind::IndexMismatch, shown);
+}
+
+#[test]
+fn shards_numbered_from_zero_are_told_so() {
+    let folder = Folder::new();
+    for number in 0..2 {
+        let name = format!("model-0000{number}-of-00002.safetensors");
+        folder.write(&name, safetensors_of(&[&number.to_string()]));
+    }
+    refused("zero", open(folder.root()), ErrorKind::Malformed, "from 0");
+}
+
+#[test]
 fn a_split_that_promises_other_tensors_is_refused() {
     let folder = Folder::new();
     folder.write("m-00001-of-00002.gguf", part(1, 2, 5, "a0"));

@@ -143,7 +143,7 @@ impl<'a> Cursor<'a> {
             Error::new(
                 ErrorKind::TooLarge,
                 format!("the header claims {count} {what}, at most {limit} are supported"),
-                FETCH_AGAIN,
+                "split the model, if it is not damaged",
             )
         } else {
             return usize::try_from(count).map_err(|_| Stop::NeedMore);

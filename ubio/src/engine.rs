@@ -252,7 +252,7 @@ impl Engine {
             })?;
             return Ok(load);
         }
-        let reasons = load_reasons(&probed, region, in_place, request.routes == Routes::Direct);
+        let reasons = load_reasons(&probed, region, in_place, request.routes);
         if request.strict {
             self.refuse_fallbacks(&reasons)?;
         }
@@ -327,7 +327,7 @@ impl Engine {
             model: Arc::clone(model),
             item_bytes,
             strict: false,
-            reasons: direct_reasons(&probed, routes == Routes::Direct),
+            reasons: direct_reasons(&probed, routes),
             ending: Ending(Arc::clone(&shared)),
         })))?;
         Ok(Lending::new(plan.order.clone(), shared))

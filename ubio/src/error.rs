@@ -8,6 +8,10 @@ use std::sync::Arc;
 /// What to do where a strict load ends.
 pub(crate) const NOT_STRICT: &str = "remove that cause, or load without strict";
 
+/// What to do where a read failed for no reason that is known better.
+pub(crate) const READ_AGAIN: &str =
+    "check the file system and its drive (dmesg), and load it again";
+
 /// The engine's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 

@@ -5,6 +5,7 @@ use fs_adapter::placement::Placement;
 use fs_adapter::plan::Plan;
 use fs_adapter::{Model, ModelFile, TensorIndex};
 
+use crate::engine::Routes;
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::{FileWay, Run, Shape, fills};
 use crate::source::Object;
@@ -127,12 +128,13 @@ pub(crate) fn objects(probed: &[Probed]) -> Vec<Object> {
         .collect()
 }
 
-/// Files that are not read direct although they should be: those that refuse it, and, where
-/// it was asked for by name, those in memory, for which nothing is better than a copy.
-pub(crate) fn direct_reasons(probed: &[Probed], asked: bool) -> Vec<Reason> {
+/// Files that are not read direct although they should be: those that refuse it, unless the
+/// page cache was asked for, and, where direct reads were, those in memory, for which nothing
+/// is better than a copy.
+pub(crate) fn direct_reasons(probed: &[Probed], routes: Routes) -> Vec<Reason> {
     let refused = |file: &&Probed| match file.direct_io {
-        DirectIo::Refused(_) => true,
-        DirectIo::InMemory => asked && file.used,
+        DirectIo::Refused(_) => routes != Routes::Cached,
+        DirectIo::InMemory => routes == Routes::Direct && file.used,
         DirectIo::Aligned(_) => false,
     };
     probed
@@ -146,9 +148,9 @@ pub(crate) fn load_reasons(
     probed: &[Probed],
     region: &Region,
     in_place: bool,
-    asked: bool,
+    routes: Routes,
 ) -> Vec<Reason> {
-    let mut reasons = direct_reasons(probed, asked);
+    let mut reasons = direct_reasons(probed, routes);
     let large = region.len_bytes() >= crate::sys::memory::HUGE_PAGE_BYTES;
     if in_place && large && region.pages() == Pages::Base {
         reasons.push(Reason::DestinationNotHuge);

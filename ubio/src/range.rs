@@ -163,7 +163,7 @@ impl Engine {
             model: Arc::clone(model),
             item_bytes: vec![request.len_bytes],
             strict: false,
-            reasons: direct_reasons(probed, request.routes == Routes::Direct),
+            reasons: direct_reasons(probed, request.routes),
             ending: Ending(shared),
         })))?;
         Ok(transfer)

@@ -42,9 +42,9 @@ impl Reason {
     pub fn explain(self) -> &'static str {
         match self {
             Self::NoIoUring => {
-                "io_uring is missing or forbidden here, or may lock no memory; allow it in the \
-                 container's seccomp profile, set kernel.io_uring_disabled=0, or raise the \
-                 memlock limit (ulimit -l)"
+                "io_uring is switched off by the caller, missing or forbidden, or may lock no \
+                 memory; allow it in the container's seccomp profile, set \
+                 kernel.io_uring_disabled=0, or raise the memlock limit (ulimit -l)"
             }
             Self::NoDirectIo => {
                 "the file system refuses direct I/O for this file, so it was read through the \
@@ -59,12 +59,12 @@ impl Reason {
                 "the kernel would not register the windows; raise the memlock limit (ulimit -l)"
             }
             Self::WindowsNotHuge => {
-                "the windows stand on 4 KiB pages; reserve huge pages (vm.nr_hugepages) or set \
-                 transparent_hugepage/enabled to madvise"
+                "the windows stand on 4 KiB pages; unless the caller wanted it so, reserve huge \
+                 pages (vm.nr_hugepages) or set transparent_hugepage/enabled to madvise"
             }
             Self::DestinationNotHuge => {
-                "the destination stands on 4 KiB pages; set transparent_hugepage/enabled (for \
-                 shm: shmem_enabled=advise)"
+                "the destination stands on 4 KiB pages; set transparent_hugepage/enabled to \
+                 madvise, for shm: mount -o remount,huge=advise /dev/shm"
             }
         }
     }

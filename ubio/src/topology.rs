@@ -60,26 +60,46 @@ fn is_virtual(device: &Path) -> bool {
 /// Whether the kernel gives huge pages to those who ask: for shared memory transparent ones,
 /// for memory of a process also reserved ones if there are enough for `len_bytes`.
 pub fn gives_huge_pages(shared: bool, len_bytes: u64) -> bool {
-    if !shared && free_huge_pages() >= len_bytes.div_ceil(HUGE_PAGE_BYTES) {
-        return true;
-    }
-    let name = if shared { "shmem_enabled" } else { "enabled" };
-    let path = format!("/sys/kernel/mm/transparent_hugepage/{name}");
-    let Ok(text) = std::fs::read_to_string(path) else {
-        return false;
+    let setting = |name: &str| {
+        let path = format!("/sys/kernel/mm/transparent_hugepage/{name}");
+        std::fs::read_to_string(path).unwrap_or_default()
     };
-    gives(&text)
+    if shared {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        gives_shared(&mounts, &setting("shmem_enabled"))
+    } else {
+        free_huge_pages() >= len_bytes.div_ceil(HUGE_PAGE_BYTES) || gives(&setting("enabled"))
+    }
 }
 
-/// What a file with all its words says, of which the chosen one stands in brackets.
-fn gives(text: &str) -> bool {
-    let chosen = text
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
-    matches!(
-        chosen,
-        Some("always" | "madvise" | "advise" | "within_size" | "force")
-    )
+/// Of a file with all its words, the chosen one, which stands in brackets.
+fn chosen(text: &str) -> Option<&str> {
+    text.split_whitespace()
+        .find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
+}
+
+fn gives(enabled: &str) -> bool {
+    matches!(chosen(enabled), Some("always" | "madvise"))
+}
+
+/// `/dev/shm` goes by the option it was mounted with, unless the setting that is for memory
+/// without a mount denies or forces them everywhere (Linux
+/// `Documentation/admin-guide/mm/transhuge.rst`, "Hugepages in tmpfs/shmem").
+fn gives_shared(mounts: &str, shmem_enabled: &str) -> bool {
+    match chosen(shmem_enabled) {
+        Some("deny") => false,
+        Some("force") => true,
+        _ => {
+            let mut options = mounts
+                .lines()
+                .filter(|line| line.split(' ').nth(4) == Some("/dev/shm"))
+                .filter_map(|line| line.rsplit(' ').next());
+            let huge = options
+                .next_back()
+                .and_then(|options| options.split(',').find_map(|one| one.strip_prefix("huge=")));
+            matches!(huge, Some("always" | "advise" | "within_size"))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -91,8 +111,6 @@ mod tests {
         for text in ["[always] madvise never", "always [madvise] never\n"] {
             assert!(gives(text), "{text}");
         }
-        let shared = "always within_size [advise] never deny force";
-        assert!(gives(shared) && gives("always [within_size] advise never deny force"));
         for text in [
             "always madvise [never]",
             "always advise never [deny] force",
@@ -101,6 +119,31 @@ mod tests {
         ] {
             assert!(!gives(text), "{text}");
         }
+    }
+
+    #[test]
+    fn shared_memory_goes_by_its_mount() {
+        let never = "always within_size advise [never] deny force";
+        let mount = |options: &str| {
+            format!(
+                "22 1 0:5 / /dev rw - devtmpfs udev rw,huge=always\n\
+                 27 22 0:24 / /dev/shm rw,nosuid shared:4 - tmpfs tmpfs rw,size=1024k{options}\n"
+            )
+        };
+        for huge in [",huge=advise", ",huge=within_size,inode64", ",huge=always"] {
+            assert!(gives_shared(&mount(huge), never), "{huge}");
+            let deny = "always within_size advise never [deny] force";
+            assert!(!gives_shared(&mount(huge), deny), "{huge}");
+        }
+        for huge in ["", ",huge=never", ",inode64"] {
+            let advise = "always within_size [advise] never deny force";
+            assert!(!gives_shared(&mount(huge), advise), "{huge}");
+            let force = "always within_size advise never deny [force]";
+            assert!(gives_shared(&mount(huge), force), "{huge}");
+        }
+        assert!(!gives_shared("", never) && !gives_shared("", ""));
+        // The last mount is the one that is seen.
+        assert!(gives_shared(&(mount("") + &mount(",huge=advise")), never));
     }
 
     #[test]

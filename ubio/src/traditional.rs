@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use fs_adapter::Model;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, READ_AGAIN, Result};
 use crate::load::Shared;
 use crate::plan::Run;
 use crate::sys::claim::Claim;
@@ -73,8 +73,9 @@ impl Traditional {
                     match cause.kind() {
                         std::io::ErrorKind::UnexpectedEof => {
                             Error::new(ErrorKind::Truncated, "the file ended while it was read")
+                                .remedy("load it again when nobody writes it")
                         }
-                        _ => Error::os(what, cause),
+                        _ => Error::os(what, cause).remedy(READ_AGAIN),
                     }
                     .at(model_file.path())
                 })?;

@@ -6,7 +6,7 @@ use fs_adapter::Model;
 use ubio_core::{FillErrorKind, Landing, ObjectId, Outcome, StreamId, StreamPlan};
 
 use super::{Driver, Ending, OpenStream};
-use crate::error::{Error, ErrorKind, NOT_STRICT, Result};
+use crate::error::{Error, ErrorKind, NOT_STRICT, READ_AGAIN, Result};
 use crate::source::MemoryId;
 use crate::stats::Reason;
 use crate::sys::claim::Claim;
@@ -275,8 +275,7 @@ fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {
             Error::os(format!("reading {place} was refused"), cause())
                 .remedy("read the file through the page cache (the cached route)")
         }
-        _ => Error::os(format!("reading {place} failed"), cause())
-            .remedy("check the file system and its drive (dmesg), and load it again"),
+        _ => Error::os(format!("reading {place} failed"), cause()).remedy(READ_AGAIN),
     };
     error.at(file.path())
 }

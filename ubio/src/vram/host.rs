@@ -59,12 +59,11 @@ pub fn allocate(len_bytes: u64) -> Result<Arc<Region>> {
         return Err(Error::new(ErrorKind::NoSpace, what)
             .remedy("free memory, load fewer tensors, or map the file instead"));
     }
+    // Reserved huge pages come whole; transparent ones leave the rest to base pages.
     let rounded = round_up(len_bytes, HUGE_PAGE_BYTES);
-    let huge = rounded - len_bytes <= len_bytes / 8;
-    Ok(Arc::new(Region::anonymous(
-        if huge { rounded } else { len_bytes },
-        huge,
-    )?))
+    let little_waste = rounded - len_bytes <= len_bytes / 8;
+    let len_bytes = if little_waste { rounded } else { len_bytes };
+    Ok(Arc::new(Region::anonymous(len_bytes, true)?))
 }
 
 /// What the kernel thinks can be had without swapping, bytes.
@@ -181,5 +180,27 @@ impl Vram for HostVram {
 
     fn is_ready(&self) -> bool {
         !self.done.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Also where rounding up would waste much: whether huge pages are had depends on the
+    /// machine, and not on the length.
+    #[test]
+    fn all_lengths_of_a_huge_page_and_more_stand_on_the_same_pages() {
+        let pages = |len_bytes| {
+            let region = allocate(len_bytes).expect("little memory");
+            (
+                region.pages() == crate::sys::memory::Pages::Base,
+                region.len_bytes(),
+            )
+        };
+        let (base, _) = pages(16 << 20);
+        assert_eq!(pages(3_000_000), (base, 3_002_368));
+        assert_eq!(pages(5_000_000).0, base);
+        assert!(pages(4096).0);
     }
 }

@@ -6,13 +6,14 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::VramBuffer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::memory::{PAGE_BYTES, Region, round_up};
 use crate::sys::parallel::in_parallel;
+use crate::topology::{self, gives_huge_pages};
 
 const FOLDER: &str = "/dev/shm";
 const PREFIX: &str = "ubio.";
@@ -85,7 +86,8 @@ impl NamedBuffer {
                 .remedy("raise the file-size limit (ulimit -f)"),
             )
         })?;
-        let region = Arc::new(Region::of_file(&file, mapped, true, true).map_err(at_folder)?);
+        let huge = gives_huge_pages(true, mapped);
+        let region = Arc::new(Region::of_file(&file, mapped, true, huge).map_err(at_folder)?);
         reserve(&region).map_err(at_folder)?;
         region.note_faulted_in();
         Ok(Self {
@@ -94,6 +96,19 @@ impl NamedBuffer {
             len_bytes,
             region,
         })
+    }
+
+    /// Takes rights away that `mode` does not give (permission bits, as of `chmod`), for
+    /// instance those the source does not give; the owner keeps theirs. A result that is
+    /// replaced gives no more than before either.
+    ///
+    /// # Errors
+    /// The kernel's reason.
+    pub fn restrict(&self, mode: u32) -> Result<()> {
+        let fail = |errno| Error::os("cannot set the mode of the shared memory", errno);
+        let now = rustix::fs::fstat(&self.file).map_err(fail)?.st_mode;
+        let mode = now & (mode | 0o600) & 0o777;
+        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode)).map_err(fail)
     }
 
     /// The memory, for a load.
@@ -116,6 +131,11 @@ impl NamedBuffer {
             }
         };
         rustix::fs::ftruncate(&self.file, self.len_bytes).map_err(fail)?;
+        if let Ok(replaced) = rustix::fs::lstat(&self.path)
+            && FileType::from_raw_mode(replaced.st_mode).is_file()
+        {
+            self.restrict(replaced.st_mode)?;
+        }
         let source = format!("/proc/self/fd/{}", self.file.as_fd().as_raw_fd());
         // Held until the name is given: whoever clears left-overs sees that this is none.
         let _unlockable = rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive);
@@ -233,7 +253,7 @@ fn reserve(region: &Region) -> Result<()> {
             region.populate_or_fail(at, RESERVE_BYTES.min(region.len_bytes() - at))?;
         }
     };
-    in_parallel(crate::topology::cores().min(8), one)
+    in_parallel(topology::cores().min(8), one)
 }
 
 #[cfg(test)]

@@ -34,8 +34,9 @@ file, when SRC is shm:NAME. A file whose name begins with shm: or host: is writt
 pub(crate) const NOTES: &str = "\
 SIZE is a number of bytes with an optional binary unit: 4096, 64K, 4MiB, 1G.
 
-A named result is a valid file of the model's format. It appears only when it is complete, and \
-replaces what had the name before; readers that mapped that keep it. A file DST that is a \
+A named result is a valid file of the model's format; of several files' metadata it has the \
+first's. It appears only when it is complete, and replaces what had the name before; readers that \
+mapped that keep it. It gives nobody rights that SRC, or what it replaces, does not give. A file DST that is a \
 symbolic link is replaced too, not followed. A SRC that is written, replaced or removed while it \
 is read fails the load.
 
@@ -119,7 +120,7 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "How to load")]
     pub(crate) strict: bool,
 
-    /// Load this often, each time into fresh memory; the last result is published
+    /// Load this often, up to 100000, each time into fresh memory; the last result is published
     #[arg(
         long,
         value_name = "N",
@@ -185,7 +186,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Advanced")]
 pub(crate) struct Advanced {
-    /// How many windows
+    /// How many windows, up to 4096
     #[arg(
         long,
         value_name = "N",
@@ -214,7 +215,7 @@ pub(crate) struct Advanced {
     )]
     pub(crate) command_size: Option<u32>,
 
-    /// Reads in flight, to begin with [default: 3 through windows, 6 in place]
+    /// Reads in flight, to begin with, up to 128 [default: 3 through windows, 6 in place]
     #[arg(
         long,
         value_name = "N",
@@ -227,7 +228,7 @@ pub(crate) struct Advanced {
     #[arg(long)]
     pub(crate) no_tune: bool,
 
-    /// Threads that copy [default: by the number of cores]
+    /// Threads that copy, up to 1024 [default: by the number of cores]
     #[arg(
         long,
         value_name = "N",
@@ -383,6 +384,7 @@ pub(crate) fn one_line(error: &clap::Error) -> Failure {
         .next()
         .unwrap_or(body);
     let body = body.strip_prefix("error: ").unwrap_or(body);
+    let body = body.replace("\n\n  tip:", ";");
     let message = body.split_whitespace().collect::<Vec<_>>().join(" ");
     Failure::usage(message, "ubcp --help lists the options, with examples")
 }

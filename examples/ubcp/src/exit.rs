@@ -78,6 +78,11 @@ impl Failure {
                 .at(path)
                 .remedy("raise the open-files limit (ulimit -n)");
         }
+        if cause.kind() == std::io::ErrorKind::FileTooLarge {
+            return Self::new(exit, "no-space", format!("cannot {doing}: {cause}"))
+                .at(path)
+                .remedy("raise the file-size limit (ulimit -f), or name a file on another disk");
+        }
         let kind = match cause.kind() {
             std::io::ErrorKind::NotFound => "not-found",
             std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -22,6 +22,7 @@ use crate::meter::Meter;
 use crate::progress::Progress;
 use crate::report::{Explain, Outcome, Subject};
 use crate::signals::Signals;
+use crate::source::mode_of;
 
 /// Bytes copied at once.
 const PART_BYTES: usize = 4 << 20;
@@ -45,6 +46,7 @@ pub(crate) fn export(
     let mut progress = Progress::new(args, from.len_bytes());
     let held = signals.hold();
     let unfinished = Unfinished::create(to, from.len_bytes())?;
+    unfinished.restrict(mode_of(model))?;
     copy(from, &unfinished, signals, &mut progress)?;
     model
         .check_unchanged()
@@ -239,18 +241,24 @@ impl Unfinished {
                     .remedy("name the file to write in it"),
             );
         }
-        // A link is replaced by the file, as mv does; what is no file at all is not.
+        // A link is replaced by the file, as mv does; what is no file at all is not, nor a link
+        // to that.
         let found = std::fs::symlink_metadata(path);
         if let Err(cause) = &found
             && cause.kind() != io::ErrorKind::NotFound
         {
             return Err(destination_failure(path, "create the file", cause));
         }
-        if found.is_ok_and(|found| !found.is_file() && !found.is_symlink()) {
+        let is_special = |found: &std::fs::Metadata| !found.is_file() && !found.is_symlink();
+        let leads_to = std::fs::metadata(path);
+        if found.is_ok_and(|found| is_special(&found))
+            || leads_to.is_ok_and(|found| is_special(&found))
+            || leads_into_proc(path)
+        {
             return Err(Failure::new(
                 Exit::Destination,
                 "not-a-file",
-                "this is a device, a pipe or a socket",
+                "this is a device, a pipe, a socket, or a link to one",
             )
             .at(path)
             .remedy("name a regular file, or one that does not exist yet"));
@@ -309,6 +317,19 @@ impl Unfinished {
         })
     }
 
+    /// Takes the rights away that `mode` does not give, nor the file that it replaces.
+    fn restrict(&self, mode: u32) -> Result<(), Failure> {
+        let fail = |cause: io::Error| self.fail("set the mode of the file", &cause);
+        let of_replaced = match std::fs::symlink_metadata(&self.path) {
+            Ok(found) if found.is_file() => found.mode(),
+            _ => 0o777,
+        };
+        let now = self.file.metadata().map_err(fail)?.mode();
+        let mode = now & (mode & of_replaced | 0o600) & 0o777;
+        let permissions = std::fs::Permissions::from_mode(mode);
+        self.file.set_permissions(permissions).map_err(fail)
+    }
+
     fn fail(&self, doing: &str, cause: &io::Error) -> Failure {
         destination_failure(&self.path, doing, cause)
     }
@@ -352,6 +373,11 @@ impl Drop for Unfinished {
     }
 }
 
+/// Whether it is a link such as `/dev/stdout`, which stands for an open file.
+fn leads_into_proc(path: &Path) -> bool {
+    std::fs::read_link(path).is_ok_and(|target| target.starts_with("/proc"))
+}
+
 fn destination_failure(path: &Path, doing: &str, cause: &io::Error) -> Failure {
     let failure = Failure::os(Exit::Destination, path, doing, cause);
     let remedy = match failure.kind {
@@ -360,7 +386,8 @@ fn destination_failure(path: &Path, doing: &str, cause: &io::Error) -> Failure {
             "check the name: a part of it before the last '/' is a file"
         }
         "no-space" => "free space there, or name a file on another disk",
-        "permission" => "name a file in a folder you may write to",
+        "permission" => "name a file that you may replace, in a folder you may write to",
+        "not-found" if folder_of(path).is_dir() => "name a file on a disk",
         "not-found" => "make the folder first",
         _ => "name a file on another disk",
     };

@@ -49,6 +49,7 @@ use crate::signals::Signals;
 
 fn main() -> ExitCode {
     let begun = Instant::now();
+    signals::survive_file_size_limit();
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) if error.use_stderr() => {
@@ -86,16 +87,11 @@ fn main() -> ExitCode {
 }
 
 fn fail(failure: &Failure, json: bool) -> ExitCode {
-    report_line(failure);
-    if json && let Err(second) = json::print_failure(failure) {
-        report_line(&second);
+    let line = printable(&failure.to_string());
+    // Nowhere is left to complain to if these fail.
+    let _closed = writeln!(std::io::stderr(), "ubcp: error: {line}");
+    if json {
+        let _full = json::print_failure(failure);
     }
     failure.exit.into()
-}
-
-/// One line on standard error.
-fn report_line(failure: &Failure) {
-    let line = printable(&failure.to_string());
-    // Nowhere is left to complain to if this fails.
-    let _closed = writeln!(std::io::stderr(), "ubcp: error: {line}");
 }

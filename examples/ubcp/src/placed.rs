@@ -17,6 +17,7 @@ use crate::meter::Meter;
 use crate::progress::{Progress, drive};
 use crate::report::Outcome;
 use crate::run::{Done, Job};
+use crate::source::mode_of;
 use crate::trace_file::TraceFile;
 use crate::verify;
 use crate::via::{self, Way};
@@ -50,7 +51,8 @@ impl<'a> Placed<'a> {
         let job = self.job;
         let named = match &job.destination {
             Destination::Shm { name, .. } => {
-                let made = NamedBuffer::create(name, self.placement.len_bytes);
+                let made = NamedBuffer::create(name, self.placement.len_bytes)
+                    .and_then(|named| named.restrict(mode_of(&job.model)).map(|()| named));
                 Some(made.map_err(|error| Failure::destination(&error))?)
             }
             _ => None,

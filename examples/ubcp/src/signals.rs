@@ -6,7 +6,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use nix::sys::signal::{SigSet, Signal};
+use signal_hook::consts::SIGXFSZ;
 use signal_hook::iterator::Signals as Incoming;
 
 use crate::exit::Failure;
@@ -26,11 +27,19 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Signals(Arc<Mutex<State>>);
 
+/// The signals that end a program.
+const ENDING: [Signal; 2] = [Signal::SIGINT, Signal::SIGTERM];
+
 /// Address space of a thread: its stack and what comes with it.
 const THREAD_BYTES: usize = 4 << 20;
 
 /// What to make of an error that comes later than the result.
 const PUBLISHED: &str = "the result is published all the same";
+
+/// From now on exceeding the file-size limit is an error like a full disk, not the end.
+pub(crate) fn survive_file_size_limit() {
+    let _default_kept = signal_hook::flag::register(SIGXFSZ, Arc::default());
+}
 
 impl Signals {
     /// Starts listening, on a thread of its own. Where that cannot be had (descriptors or
@@ -42,18 +51,20 @@ impl Signals {
             json,
             received: None,
         }));
-        // Exceeding the file-size limit is to be an error like a full disk, not the end.
-        let _default_kept = signal_hook::flag::register(SIGXFSZ, Arc::default());
-        if let Ok(incoming) = Incoming::new([SIGINT, SIGTERM]) {
+        if let Ok(incoming) = Incoming::new(ENDING.map(|signal| signal as i32)) {
             let main = std::thread::current();
             let shared = Arc::clone(&state);
             let builder = std::thread::Builder::new().name("ubcp-signals".into());
             // A thread without memory for its signal stack would end the program.
             let spawned = fs_adapter::memory::is_available(THREAD_BYTES)
                 .then(|| builder.spawn(move || wait(incoming, &shared, &main)));
-            if spawned.is_none_or(|spawned| spawned.is_err()) {
+            if spawned.is_some_and(|spawned| spawned.is_ok()) {
+                // No thread but that one takes them: one that is stuck in the kernel could be
+                // given a signal and never look at it.
+                let _kept = ENDING.iter().copied().collect::<SigSet>().thread_block();
+            } else {
                 // The handler is in place without a listener: give the signals back.
-                for signal in [SIGINT, SIGTERM] {
+                for signal in ENDING.map(|signal| signal as i32) {
                     let _kept = signal_hook::flag::register_conditional_default(
                         signal,
                         Arc::new(true.into()),

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use fs_adapter::{Model, OpenOptions};
@@ -53,6 +54,16 @@ impl Source {
             }
         })
     }
+}
+
+/// The permissions that all of the model's files give.
+pub(crate) fn mode_of(model: &Model) -> u32 {
+    let given = |file: &fs_adapter::ModelFile| file.file().metadata().map_or(0, |of| of.mode());
+    model
+        .files()
+        .iter()
+        .map(given)
+        .fold(0o777, |all, mode| all & mode)
 }
 
 /// What follows `prefix` in `text`.

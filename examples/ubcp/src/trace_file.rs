@@ -2,7 +2,7 @@
 //! must not be the source, nor the result, nor where the report goes.
 
 use std::fs::{File, Metadata};
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -19,6 +19,8 @@ use crate::exit::{Exit, Failure};
 pub(crate) struct TraceFile {
     path: PathBuf,
     file: File,
+    /// It was not there before, and has nothing yet.
+    new: bool,
 }
 
 impl TraceFile {
@@ -28,6 +30,9 @@ impl TraceFile {
         model: &Model,
         destination: &Destination,
     ) -> Result<Self, Failure> {
+        if path == "-" {
+            return Err(refused(path, "is no file"));
+        }
         let source = Path::new(args.src.as_deref().unwrap_or_default());
         if is_result(path, destination) {
             return Err(refused(path, "would be the result"));
@@ -39,31 +44,53 @@ impl TraceFile {
             if is_source(&found, model, source) {
                 return Err(refused(path, "is the source"));
             }
+            if found.is_file() && found.len() > 0 && !holds_a_trace(path) {
+                return Err(refused(path, "holds something other than a trace")
+                    .remedy("name another file (--trace), or remove it first"));
+            }
             if (args.json || !args.quiet) && is_stdout(&found) {
                 return Err(refused(path, "is where the report goes")
                     .remedy("name a file of its own (--trace), or print no report (--quiet)"));
             }
         }
+        let new = !path.exists();
         let file = open_without_waiting(path).map_err(|cause| failure(path, &cause))?;
         Ok(Self {
             path: path.to_owned(),
             file,
+            new,
         })
     }
 
     /// Writes it, in place of what the file holds.
-    pub(crate) fn write(self, trace: &Trace) -> Result<(), Failure> {
-        let Self { path, file } = self;
+    pub(crate) fn write(mut self, trace: &Trace) -> Result<(), Failure> {
+        self.new = false;
         let write = || {
-            if file.metadata()?.is_file() {
-                file.set_len(0)?;
+            if self.file.metadata()?.is_file() {
+                self.file.set_len(0)?;
             }
-            let mut out = std::io::BufWriter::new(file);
+            let mut out = std::io::BufWriter::new(&self.file);
             trace.write(&mut out)?;
             std::io::Write::flush(&mut out)
         };
-        write().map_err(|cause| failure(&path, &cause))
+        write().map_err(|cause| failure(&self.path, &cause))
     }
+}
+
+impl Drop for TraceFile {
+    fn drop(&mut self) {
+        if self.new {
+            let _gone = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Whether it begins like what [`TraceFile::write`] writes.
+fn holds_a_trace(path: &Path) -> bool {
+    const BEGIN: &[u8] = b"{\"displayTimeUnit\"";
+    let mut begin = [0; BEGIN.len()];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut begin));
+    read.is_ok() && begin == BEGIN
 }
 
 /// What an older trace holds stays until there is a new one. A pipe must have a reader.

@@ -115,6 +115,31 @@ fn a_signal_in_the_middle_leaves_nothing() {
     name.assert_nothing();
 }
 
+/// A thread that is stuck in the kernel must not be the one that is given a signal.
+#[test]
+fn one_thread_takes_the_signals() {
+    let folder = folder();
+    let path = folder.path().join("big.safetensors");
+    write_sparse(&path, 1 << 30);
+    let running = Running::start(&slow(&path, "host:"));
+    let threads = format!("/proc/{}/task", running.child.id());
+    let ending = (1u64 << (Signal::INT.as_raw() - 1)) | (1 << (Signal::TERM.as_raw() - 1));
+    let takes = |thread: &std::fs::DirEntry| {
+        let status = std::fs::read_to_string(thread.path().join("status")).expect("status");
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+        let blocked = u64::from_str_radix(blocked.expect("a mask").trim(), 16).expect("hex");
+        blocked & ending != ending
+    };
+    let all: Vec<_> = std::fs::read_dir(threads)
+        .expect("threads")
+        .flatten()
+        .collect();
+    let taking = all.iter().filter(|thread| takes(thread)).count();
+    running.send(Signal::INT);
+    running.end().failed(130, &[]);
+    assert!(all.len() > 2 && taking == 1, "{taking} of {}", all.len());
+}
+
 #[test]
 fn a_killed_run_gives_its_memory_back() {
     let folder = folder();

@@ -1,7 +1,7 @@
 //! What the tool writes to, and what it must never write over: devices, pipes, its own source.
 //! And sizes that are not to be had.
 
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use crate::models::{entries, entry, safetensors, write};
@@ -78,14 +78,18 @@ fn a_trace_waits_for_no_reader_and_an_older_one_stays_until_there_is_a_new_one()
     assert!(made.expect("mkfifo starts").success());
     ubcp(args![source, "host:", "--trace", pipe]).failed(1, &["--trace"]);
     let older = folder.path().join("older.json");
-    let text = "an older trace, longer than a new one? ".repeat(100_000);
+    let text = r#"{"displayTimeUnit":"ms","traceEvents":["#.to_owned() + &" ".repeat(4_000_000);
     write(&older, text.as_bytes());
     let broken = folder.path().join("broken.safetensors");
     write(&broken, &[0; 8]);
     ubcp(args![broken, "host:", "--trace", older]).failed(3, &[]);
     // Refused when everything is open already.
-    let refused = args![source, "host:", "--strict", "--no-uring", "--trace", older];
-    ubcp(refused).failed(5, &[]);
+    let none = folder.path().join("none.json");
+    for trace in [&older, &none] {
+        let refused = args![source, "host:", "--strict", "--no-uring", "--trace", trace];
+        ubcp(refused).failed(5, &[]);
+    }
+    assert!(!none.exists());
     assert!(std::fs::read_to_string(&older).expect("read") == text);
     ubcp(args![source, "host:", "--quiet", "--trace", older]).well();
     let new = std::fs::read(&older).expect("read");
@@ -127,6 +131,89 @@ fn a_trace_is_neither_the_result_nor_among_the_report() {
     }
     let alone = ubcp(args![source, "host:", "-q", "--trace", "/dev/stdout"]).well();
     assert!(alone.json()["traceEvents"].is_array());
+}
+
+#[test]
+fn a_trace_is_not_written_over_what_is_none() {
+    let folder = folder();
+    let source = folder.path().join("model.safetensors");
+    write(&source, &safetensors(&entries()));
+    let other = folder.path().join("other.safetensors");
+    write(&other, b"something else");
+    for (trace, text) in [
+        (other.as_path(), "other than a trace"),
+        (Path::new("-"), "-"),
+    ] {
+        ubcp(args![source, "host:", "--trace", trace]).failed(2, &["--trace", text]);
+    }
+    assert!(std::fs::read(&other).expect("read") == b"something else");
+    let empty = folder.path().join("empty");
+    write(&empty, b"");
+    for _again in 0..2 {
+        ubcp(args![source, "host:", "--quiet", "--trace", empty]).well();
+    }
+}
+
+#[test]
+fn an_export_does_not_replace_links_to_what_is_no_file() {
+    let folder = folder();
+    let source = folder.path().join("model.safetensors");
+    write(&source, &safetensors(&entries()));
+    let name = Name::new("linked");
+    ubcp(args![source, name.arg()]).well();
+    let link = folder.path().join("link");
+    for target in ["/dev/null", "/proc/self/fd/1"] {
+        std::os::unix::fs::symlink(target, &link).expect("link");
+        ubcp(args![name.arg(), link]).failed(4, &["link"]);
+        assert!(link.is_symlink(), "{target}");
+        std::fs::remove_file(&link).expect("remove");
+    }
+    std::os::unix::fs::symlink(&source, &link).expect("link");
+    ubcp(args![name.arg(), link]).well();
+    assert!(!link.is_symlink());
+}
+
+#[test]
+fn a_result_gives_nobody_more_rights_than_its_source_or_what_it_replaces() {
+    let folder = folder();
+    let source = folder.path().join("model.safetensors");
+    write(&source, &safetensors(&entries()));
+    let name = Name::new("rights");
+    let to = folder.path().join("file");
+    let chmod = |path: &Path, mode| {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("chmod");
+    };
+    let mode = |path: &Path| std::fs::metadata(path).expect("it is there").mode() & 0o777;
+    let load = || ubcp(args![source, name.arg(), "--quiet"]).well();
+    let export = || ubcp(args![name.arg(), to, "--quiet"]).well();
+    chmod(&source, 0o600);
+    load();
+    export();
+    assert_eq!((mode(&name.path()), mode(&to)), (0o600, 0o600));
+    // A source that all may read does not open what was closed.
+    chmod(&source, 0o644);
+    load();
+    assert_eq!(mode(&name.path()), 0o600);
+    chmod(&name.path(), 0o644);
+    export();
+    assert_eq!(mode(&to), 0o600);
+    std::fs::remove_file(&to).expect("remove");
+    load();
+    export();
+    // By now only the umask is in the way.
+    assert_eq!(mode(&name.path()), mode(&to));
+    assert_ne!((mode(&to), umask() & 0o044), (0o600, 0));
+}
+
+#[test]
+fn what_cannot_be_printed_is_one_line() {
+    let folder = folder();
+    let source = folder.path().join("model.safetensors");
+    write(&source, &safetensors(&entries()));
+    let missing = folder.path().join("missing");
+    for (path, code) in [(&source, 1), (&missing, 3)] {
+        into_a_full_disk(args![path, "host:", "--json"]).failed(code, &[]);
+    }
 }
 
 #[test]
@@ -239,6 +326,12 @@ fn direct_by_name_where_nothing_is_direct_is_counted() {
         !reasons(&[]).contains("no_direct_io"),
         "a copy is the best way there"
     );
+}
+
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("status");
+    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    u32::from_str_radix(mask.expect("a mask").trim(), 8).expect("octal")
 }
 
 /// A run whose standard output takes nothing.

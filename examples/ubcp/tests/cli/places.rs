@@ -49,7 +49,7 @@ fn load_from_mount(what: &str, mount: &str) {
         cmp "$SRC/model.safetensors" "$MNT/model.safetensors" || exit 1
         for dst in host: shm:name; do
             for options in "--via=ub" "--via=ub --route=direct" "--via=in-place" \
-                "--via=in-place --route=direct --no-uring" "--route=cached"; do
+                "--via=in-place --route=direct --no-uring" "--route=cached --strict"; do
                 "$UBCP" "$MNT/model.safetensors" $dst $options --verify --json || exit 1
             done
         done
@@ -229,6 +229,17 @@ fn limits_of_file_size_and_memory_are_errors_and_not_the_end() {
     )
     .failed(4, &["/dev/shm", "ulimit -f"]);
     name.assert_nothing();
+    for what in ["--help", "--man", "--version"] {
+        let script = format!(r#"ulimit -f 0; "$0" {what} >"$1""#);
+        let file = folder.path().join(what);
+        let args = [
+            OsStr::new("-c"),
+            script.as_ref(),
+            UBCP.as_ref(),
+            file.as_ref(),
+        ];
+        through("sh", &args).failed(1, &["standard output"]);
+    }
     write_sparse(&path, 4 << 30);
     limited(
         "--as=2000000000",

@@ -164,7 +164,11 @@ fn an_export_does_not_replace_links_to_what_is_no_file() {
     let link = folder.path().join("link");
     for target in ["/dev/null", "/proc/self/fd/1"] {
         std::os::unix::fs::symlink(target, &link).expect("link");
+        // A pipe there, and then a file.
         ubcp(args![name.arg(), link]).failed(4, &["link"]);
+        let file = std::fs::File::create(folder.path().join("out")).expect("a file");
+        let said = command(args![name.arg(), link]).stdout(file).output();
+        Said::from(said.expect("ubcp starts")).failed(4, &["link"]);
         assert!(link.is_symlink(), "{target}");
         std::fs::remove_file(&link).expect("remove");
     }

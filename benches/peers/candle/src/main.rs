@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use candle_core::safetensors::{MmapedSafetensors, load};
-use candle_core::{Device, Tensor};
+use candle_core::safetensors::{BufferedSafetensors, Load, MmapedSafetensors};
+use candle_core::{DType, Device, Tensor};
+use safetensors::tensor::TensorView;
 
 fn files_of(source: &Path) -> Result<Vec<PathBuf>> {
     if source.is_file() {
@@ -59,19 +60,34 @@ fn usage() -> (f64, f64, i64) {
     )
 }
 
+/// A copy of the tensor; one of a type that candle does not know, of its bytes.
+fn tensor(view: &TensorView<'_>) -> Result<Tensor> {
+    let bytes = view.data();
+    let known = DType::try_from(view.dtype()).is_ok();
+    Ok(if known {
+        view.load(&Device::Cpu)?
+    } else {
+        Tensor::from_raw_buffer(bytes, DType::U8, &[bytes.len()], &Device::Cpu)?
+    })
+}
+
 fn tensors(mode: &str, files: &[PathBuf]) -> Result<Vec<Tensor>> {
     let mut tensors = Vec::new();
     match mode {
         "load" => {
             for file in files {
-                tensors.extend(load(file, &Device::Cpu)?.into_values());
+                // What `load` does, but for types that it does not know.
+                let read = BufferedSafetensors::new(std::fs::read(file)?)?;
+                for (_, view) in read.tensors() {
+                    tensors.push(tensor(&view)?);
+                }
             }
         }
         "mmap" => {
             // SAFETY: nobody changes the files meanwhile.
             let mapped = unsafe { MmapedSafetensors::multi(files)? };
-            for (name, _) in mapped.tensors() {
-                tensors.push(mapped.load(&name, &Device::Cpu)?);
+            for (_, view) in mapped.tensors() {
+                tensors.push(tensor(&view)?);
             }
         }
         other => bail!("no such mode: {other}"),

@@ -166,3 +166,169 @@ fn check(runs: &[DmaRun], page: PageSize) -> Result<(), PrpError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PAGE: PageSize = PageSize::MIN;
+    const LISTS: u64 = 0x1_0000_0000;
+
+    /// Lists for any transfer of these tests, at addresses that are not neighbours.
+    fn written(runs: &[DmaRun], page: PageSize, lists: usize) -> Result<Written, PrpError> {
+        let mut memory = vec![vec![0xdead; page.entries()]; lists];
+        let address = |index: u64| Iova(LISTS + index * 3 * page.bytes());
+        let mut pages: Vec<_> = (0..)
+            .zip(&mut memory)
+            .map(|(index, entries)| ListPage {
+                address: address(index),
+                entries,
+            })
+            .collect();
+        let pointer = write(runs, page, &mut pages)?;
+        let lists = (0..).map(address).map(|at| at.0).zip(memory).collect();
+        Ok(Written { pointer, lists })
+    }
+
+    struct Written {
+        pointer: DataPointer,
+        lists: std::collections::HashMap<u64, Vec<u64>>,
+    }
+
+    /// Walks as a controller does, byte by byte of what is left, knowing nothing of the
+    /// writer. Gives the address of each page-wise piece and its length.
+    fn walk(written: &Written, len_bytes: u64, page: PageSize) -> Vec<(u64, u64)> {
+        let in_page = |address: u64| page.bytes() - address % page.bytes();
+        let mut left = len_bytes;
+        let mut pieces = Vec::new();
+        let mut take = |address: u64, left: &mut u64| {
+            let len = in_page(address).min(*left);
+            pieces.push((address, len));
+            *left -= len;
+        };
+        take(written.pointer.prp1, &mut left);
+        if left == 0 {
+            return pieces;
+        }
+        if left <= page.bytes() {
+            assert_eq!(written.pointer.prp2 % page.bytes(), 0, "PRP2 begins with its page");
+            take(written.pointer.prp2, &mut left);
+            return pieces;
+        }
+        let mut list = &written.lists[&written.pointer.prp2];
+        let mut slot = 0;
+        while left > 0 {
+            let entry = u64::from_le(list[slot]);
+            assert_eq!(entry % page.bytes(), 0, "listed entries begin with their page");
+            let is_last_slot = slot + 1 == page.entries();
+            if is_last_slot && left > page.bytes() {
+                (list, slot) = (&written.lists[&entry], 0);
+                continue;
+            }
+            take(entry, &mut left);
+            slot += 1;
+        }
+        pieces
+    }
+
+    /// The bytes of runs or pieces, as ranges that are joined where they touch.
+    fn joined(pieces: impl IntoIterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
+        let mut all: Vec<(u64, u64)> = Vec::new();
+        for (start, len) in pieces {
+            match all.last_mut() {
+                Some((before, length)) if *before + *length == start => *length += len,
+                _ => all.push((start, len)),
+            }
+        }
+        all
+    }
+
+    fn one(start: u64, len_bytes: u64) -> [DmaRun; 1] {
+        [DmaRun {
+            start: Iova(start),
+            len_bytes,
+        }]
+    }
+
+    #[test]
+    fn every_count_of_pages_around_a_list_page_is_named_in_full() {
+        for offset in [0, 4, 512, 4092] {
+            for pages in [1, 2, 3, 511, 512, 513, 514, 1023, 1024, 1025, 1534, 1535, 1536] {
+                for tail in [0, 1, 4095] {
+                    let len_bytes = pages * 4096 - offset - tail;
+                    if len_bytes == 0 || len_bytes > pages * 4096 {
+                        continue;
+                    }
+                    let runs = one(0x7000_0000 + offset, len_bytes);
+                    let written = written(&runs, PAGE, 4).expect("room");
+                    let pieces = walk(&written, len_bytes, PAGE);
+                    assert_eq!(pieces.len() as u64, pages, "{offset} {pages} {tail}");
+                    assert_eq!(joined(pieces), [(0x7000_0000 + offset, len_bytes)]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lists_are_as_few_as_can_be() {
+        for (pages, lists) in [
+            (0, 0), (1, 0), (2, 0), (3, 1), (513, 1), (514, 2), (1024, 2), (1025, 3), (1535, 3),
+            (1536, 4),
+        ] {
+            assert_eq!(list_pages(pages, PAGE), lists, "{pages}");
+        }
+        let large = PageSize::from_mps(4).expect("64 KiB");
+        assert_eq!((list_pages(8193, large), list_pages(8194, large)), (1, 2));
+    }
+
+    #[test]
+    fn what_entries_cannot_name_is_refused() {
+        let run = |start, len_bytes| one(start, len_bytes)[0];
+        let given = written(&one(0x1000, 514 * 4096), PAGE, 1);
+        let few = PrpError::TooFewLists { needed: 2, given: 1 };
+        assert_eq!(given.err(), Some(few));
+        for (runs, error) in [
+            (vec![], PrpError::Empty),
+            (vec![run(0x1000, 0)], PrpError::Empty),
+            (vec![run(0x1002, 8)], PrpError::Unaligned(Iova(0x1002))),
+            (vec![run(0x1000, 0x1000), run(0x3004, 8)], PrpError::Broken(Iova(0x3004))),
+            (vec![run(0x1000, 0x800), run(0x3000, 8)], PrpError::Broken(Iova(0x1800))),
+            (vec![run(u64::MAX - 3, 8)], PrpError::Overflow(Iova(u64::MAX - 3))),
+        ] {
+            assert_eq!(written(&runs, PAGE, 4).err(), Some(error));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_walk_finds_the_memory_again(
+            mps in 0u8..3,
+            first_offset in (0u64..1024).prop_map(|dwords| dwords * 4),
+            runs in prop::collection::vec((1u64..700, 0u64..8), 1..6),
+            cut in 0u64..4096,
+        ) {
+            let page = PageSize::from_mps(mps).expect("a size");
+            let mut at = 0x10_0000_0000;
+            let mut made: Vec<DmaRun> = Vec::new();
+            for (pages, gap) in runs {
+                at += gap * page.bytes();
+                made.push(DmaRun { start: Iova(at), len_bytes: pages * page.bytes() });
+                at += pages * page.bytes();
+            }
+            let offset = first_offset % page.bytes();
+            made[0].start.0 += offset;
+            made[0].len_bytes -= offset;
+            let last = made.last_mut().expect("one at least");
+            last.len_bytes -= cut.min(last.len_bytes - 1);
+            let len_bytes = made.iter().map(|run| run.len_bytes).sum();
+            let pages = count_pages(&made, page).expect("legal");
+            let written = written(&made, page, list_pages(pages, page)).expect("room");
+            let pieces = walk(&written, len_bytes, page);
+            prop_assert_eq!(pieces.len(), pages);
+            let memory = made.iter().map(|run| (run.start.0, run.len_bytes));
+            prop_assert_eq!(joined(pieces), joined(memory));
+        }
+    }
+}

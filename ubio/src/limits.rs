@@ -45,7 +45,7 @@ pub const MAX_GAP_BYTES: u64 = 128 << 10;
 /// costs as much, bytes.
 pub const INLINE_COPY_BYTES: u32 = 64 << 10;
 /// Ranges up to this that are in the page cache are copied by the thread that asks for them,
-/// bytes.
-pub const CALLER_COPY_BYTES: u64 = 256 << 10;
+/// bytes: to hand them over and hear of it takes about as long as the copy.
+pub const CALLER_COPY_BYTES: u64 = 1 << 20;
 /// Control messages waiting for the ring thread.
 pub const CONTROL_QUEUE: usize = 256;

@@ -3,9 +3,7 @@
 //! queue and from the memory.
 
 use nvme_sys::opcode::{admin, cns, nvm};
-use nvme_sys::sqe::{
-    CDW11_CONTIGUOUS, CDW11_DEALLOCATE, CDW11_INTERRUPTS, SubmissionEntry,
-};
+use nvme_sys::sqe::{CDW11_CONTIGUOUS, CDW11_DEALLOCATE, CDW11_INTERRUPTS, SubmissionEntry};
 
 use crate::dma::Iova;
 use crate::lba::{BlockCount, Lba};
@@ -78,7 +76,9 @@ impl Command {
     /// Unless there are 1 to 256 ranges.
     #[must_use]
     pub fn deallocate(namespace: NamespaceId, ranges: usize) -> Self {
-        let zero_based = ranges.checked_sub(1).and_then(|count| u8::try_from(count).ok());
+        let zero_based = ranges
+            .checked_sub(1)
+            .and_then(|count| u8::try_from(count).ok());
         let mut command = Self::new(nvm::DATASET_MANAGEMENT, Some(namespace));
         command.0.cdw10 = u32::from(zero_based.expect("1 to 256 ranges")).into();
         command.0.cdw11 = CDW11_DEALLOCATE.into();

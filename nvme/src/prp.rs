@@ -213,7 +213,11 @@ mod tests {
             return pieces;
         }
         if left <= page.bytes() {
-            assert_eq!(written.pointer.prp2 % page.bytes(), 0, "PRP2 begins with its page");
+            assert_eq!(
+                written.pointer.prp2 % page.bytes(),
+                0,
+                "PRP2 begins with its page"
+            );
             take(written.pointer.prp2, &mut left);
             return pieces;
         }
@@ -221,7 +225,11 @@ mod tests {
         let mut slot = 0;
         while left > 0 {
             let entry = u64::from_le(list[slot]);
-            assert_eq!(entry % page.bytes(), 0, "listed entries begin with their page");
+            assert_eq!(
+                entry % page.bytes(),
+                0,
+                "listed entries begin with their page"
+            );
             let is_last_slot = slot + 1 == page.entries();
             if is_last_slot && left > page.bytes() {
                 (list, slot) = (&written.lists[&entry], 0);
@@ -255,12 +263,14 @@ mod tests {
     #[test]
     fn every_count_of_pages_around_a_list_page_is_named_in_full() {
         for offset in [0, 4, 512, 4092] {
-            for pages in [1, 2, 3, 511, 512, 513, 514, 1023, 1024, 1025, 1534, 1535, 1536] {
+            for pages in [
+                1, 2, 3, 511, 512, 513, 514, 1023, 1024, 1025, 1534, 1535, 1536,
+            ] {
                 for tail in [0, 1, 4095] {
-                    let len_bytes = pages * 4096 - offset - tail;
-                    if len_bytes == 0 || len_bytes > pages * 4096 {
+                    let len_bytes = (pages * 4096).checked_sub(offset + tail);
+                    let Some(len_bytes) = len_bytes.filter(|&len| len > 0) else {
                         continue;
-                    }
+                    };
                     let runs = one(0x7000_0000 + offset, len_bytes);
                     let written = written(&runs, PAGE, 4).expect("room");
                     let pieces = walk(&written, len_bytes, PAGE);
@@ -274,7 +284,15 @@ mod tests {
     #[test]
     fn lists_are_as_few_as_can_be() {
         for (pages, lists) in [
-            (0, 0), (1, 0), (2, 0), (3, 1), (513, 1), (514, 2), (1024, 2), (1025, 3), (1535, 3),
+            (0, 0),
+            (1, 0),
+            (2, 0),
+            (3, 1),
+            (513, 1),
+            (514, 2),
+            (1024, 2),
+            (1025, 3),
+            (1535, 3),
             (1536, 4),
         ] {
             assert_eq!(list_pages(pages, PAGE), lists, "{pages}");
@@ -287,15 +305,27 @@ mod tests {
     fn what_entries_cannot_name_is_refused() {
         let run = |start, len_bytes| one(start, len_bytes)[0];
         let given = written(&one(0x1000, 514 * 4096), PAGE, 1);
-        let few = PrpError::TooFewLists { needed: 2, given: 1 };
+        let few = PrpError::TooFewLists {
+            needed: 2,
+            given: 1,
+        };
         assert_eq!(given.err(), Some(few));
         for (runs, error) in [
             (vec![], PrpError::Empty),
             (vec![run(0x1000, 0)], PrpError::Empty),
             (vec![run(0x1002, 8)], PrpError::Unaligned(Iova(0x1002))),
-            (vec![run(0x1000, 0x1000), run(0x3004, 8)], PrpError::Broken(Iova(0x3004))),
-            (vec![run(0x1000, 0x800), run(0x3000, 8)], PrpError::Broken(Iova(0x1800))),
-            (vec![run(u64::MAX - 3, 8)], PrpError::Overflow(Iova(u64::MAX - 3))),
+            (
+                vec![run(0x1000, 0x1000), run(0x3004, 8)],
+                PrpError::Broken(Iova(0x3004)),
+            ),
+            (
+                vec![run(0x1000, 0x800), run(0x3000, 8)],
+                PrpError::Broken(Iova(0x1800)),
+            ),
+            (
+                vec![run(u64::MAX - 3, 8)],
+                PrpError::Overflow(Iova(u64::MAX - 3)),
+            ),
         ] {
             assert_eq!(written(&runs, PAGE, 4).err(), Some(error));
         }

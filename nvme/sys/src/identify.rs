@@ -132,8 +132,9 @@ layout!(
 );
 
 /// One LBA format. NVM figure 98.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct LbaFormat {
     /// MS: bytes of metadata of each block.
@@ -152,7 +153,11 @@ impl IdentifyNamespace {
     pub fn lba_format(&self) -> LbaFormat {
         let low = self.format & 0xf;
         // Bits 6:5 count where there are more than 16 formats.
-        let high = if self.formats >= 16 { self.format >> 5 & 0b11 } else { 0 };
+        let high = if self.formats >= 16 {
+            self.format >> 5 & 0b11
+        } else {
+            0
+        };
         self.lba_formats[usize::from(high << 4 | low)]
     }
 }

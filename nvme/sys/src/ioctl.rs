@@ -8,8 +8,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::layout;
 
 /// `struct nvme_passthru_cmd`: a command with a 32-bit result.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct PassthruCmd {
     /// The opcode.
@@ -58,8 +59,9 @@ layout!(
 
 /// `struct nvme_uring_cmd`: what lies in the 80 bytes of a big submission entry (SQE128) from
 /// its command area on. The completion's 64-bit result comes in the big completion entry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct UringCmd {
     /// The opcode.

@@ -7,8 +7,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::layout;
 
 /// A command. Which dwords mean what depends on the opcode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct SubmissionEntry {
     /// The opcode, see [`crate::opcode`].
@@ -78,8 +79,9 @@ pub const CDW11_CONTIGUOUS: u32 = 1;
 pub const CDW11_INTERRUPTS: u32 = 1 << 1;
 
 /// One range of a dataset management command (NVM 3.2.3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct DatasetRange {
     /// Context attributes.

@@ -267,7 +267,7 @@ mod tests {
                 1, 2, 3, 511, 512, 513, 514, 1023, 1024, 1025, 1534, 1535, 1536,
             ] {
                 for tail in [0, 1, 4095] {
-                    let len_bytes = (pages * 4096).checked_sub(offset + tail);
+                    let len_bytes = u64::checked_sub(pages * 4096, offset + tail);
                     let Some(len_bytes) = len_bytes.filter(|&len| len > 0) else {
                         continue;
                     };

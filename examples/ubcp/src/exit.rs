@@ -74,9 +74,15 @@ impl Failure {
     /// error alone tells it.
     pub(crate) fn os(exit: Exit, path: &Path, doing: &str, cause: &std::io::Error) -> Self {
         if no_descriptor(cause) {
+            let remedy = match Errno::from_io_error(cause) {
+                Some(Errno::NFILE) => {
+                    "close files, or raise the system's limit (sysctl fs.file-max)"
+                }
+                _ => "raise the open-files limit (ulimit -n)",
+            };
             return Self::new(Exit::Io, "io", format!("cannot {doing}: {cause}"))
                 .at(path)
-                .remedy("raise the open-files limit (ulimit -n)");
+                .remedy(remedy);
         }
         if cause.kind() == std::io::ErrorKind::FileTooLarge {
             return Self::new(exit, "no-space", format!("cannot {doing}: {cause}"))

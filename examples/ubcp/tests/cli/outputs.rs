@@ -90,6 +90,11 @@ fn a_trace_waits_for_no_reader_and_an_older_one_stays_until_there_is_a_new_one()
         ubcp(refused).failed(5, &[]);
     }
     assert!(!none.exists());
+    let link = folder.path().join("to-none.json");
+    std::os::unix::fs::symlink(&none, &link).expect("link");
+    let refused = args![source, "host:", "--strict", "--no-uring", "--trace", link];
+    ubcp(refused).failed(5, &[]);
+    assert!(link.is_symlink());
     assert!(std::fs::read_to_string(&older).expect("read") == text);
     ubcp(args![source, "host:", "--quiet", "--trace", older]).well();
     let new = std::fs::read(&older).expect("read");

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
-use crate::models::{entries, entry, noise, safetensors, write, write_sparse};
+use crate::models::{entries, entry, noise, safetensors, write, write_model, write_sparse};
 use crate::program::{Name, Said, UBCP, alone, args, folder, ubcp};
 
 /// Runs a program that runs ours.
@@ -375,8 +375,7 @@ fn few_descriptors_are_an_error_or_enough() {
         return;
     }
     let folder = folder();
-    let path = folder.path().join("model.safetensors");
-    write(&path, &safetensors(&entries()));
+    let path = write_model(folder.path());
     let source = Name::new("few-to-export");
     ubcp(args![path, source.arg()]).well();
     let file = folder.path().join("exported");
@@ -417,8 +416,7 @@ fn no_locked_memory_is_a_fallback_with_its_reason() {
         return;
     }
     let folder = folder();
-    let path = folder.path().join("model.safetensors");
-    write(&path, &safetensors(&entries()));
+    let path = write_model(folder.path());
     // The right to lock memory without limit is root's. Without any, some kernels give no
     // ring either.
     let limited = |bytes: u32, option: &str| {

@@ -313,7 +313,7 @@ impl ModelFile {
             };
             return Err(not_a_file(path, what));
         }
-        if is_in_sysfs(&file) {
+        if is_made_by_the_kernel(&file) {
             return Err(made_on_reading(path));
         }
         // O_NONBLOCK only kept the open from hanging on a pipe; io_uring would take it as
@@ -368,12 +368,13 @@ fn metadata_of(path: &Path, file: &File) -> Result<Metadata> {
         .map_err(|error| Error::io(path, "ask the file", error))
 }
 
-/// Whether it lies in sysfs, where sizes mean nothing. Others give such files no size, and so
-/// they are found out.
-fn is_in_sysfs(file: &File) -> bool {
-    // SYSFS_MAGIC of linux/magic.h.
+/// Whether it lies where the kernel makes files up: sizes mean nothing there, and to read one
+/// may wait or take something away. Others give such files no size, and are found out by that.
+fn is_made_by_the_kernel(file: &File) -> bool {
+    // linux/magic.h: proc, sysfs, debugfs, tracefs.
+    const MAGICS: [u32; 4] = [0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163];
     rustix::fs::fstatfs(file)
-        .is_ok_and(|found| u32::try_from(found.f_type).is_ok_and(|magic| magic == 0x6265_6572))
+        .is_ok_and(|found| u32::try_from(found.f_type).is_ok_and(|magic| MAGICS.contains(&magic)))
 }
 
 fn made_on_reading(path: &Path) -> Error {

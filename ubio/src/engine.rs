@@ -266,8 +266,7 @@ impl Engine {
             scatter: true,
             policy: policy(request.routes),
         };
-        tables::check_plan(&runs, &shape)?;
-        let mut plan = stream_plan(request.model.files(), &runs, items, &probed, &shape);
+        let mut plan = stream_plan(request.model.files(), &runs, items, &probed, &shape)?;
         plan.lookahead_bytes = request.lookahead_bytes;
         self.send(Control::Open(Box::new(OpenStream {
             plan: Arc::new(plan),
@@ -312,7 +311,7 @@ impl Engine {
             policy: policy(routes),
         };
         let items = count(plan.order.len())?;
-        let stream_plan = stream_plan(model.files(), &runs, items, &probed, &shape);
+        let stream_plan = stream_plan(model.files(), &runs, items, &probed, &shape)?;
         let item_bytes = plan
             .order
             .iter()

@@ -13,6 +13,7 @@ use crate::source::file::probe::{DirectIo, Probed, probe};
 use crate::source::file::residency::Known;
 use crate::stats::Reason;
 use crate::sys::memory::{Pages, Region};
+use crate::tables;
 
 /// The runs of placed tensors, in plan order.
 pub(crate) fn placed_runs(model: &Model, placement: &Placement) -> Vec<Run> {
@@ -159,13 +160,17 @@ pub(crate) fn load_reasons(
 }
 
 /// The fills of `runs`, whose files are indices into `files`.
+///
+/// # Errors
+/// NoSpace: there is no memory for them.
 pub(crate) fn stream_plan(
     model_files: &[ModelFile],
     runs: &[Run],
     items: u32,
     probed: &[Probed],
     shape: &Shape,
-) -> ubio_core::StreamPlan {
+) -> Result<ubio_core::StreamPlan> {
+    tables::check_plan(runs, shape)?;
     let files: Vec<_> = probed
         .iter()
         .zip(model_files)
@@ -190,5 +195,5 @@ pub(crate) fn stream_plan(
         let file = model_files[index].file();
         known[index].residency(file, offset..offset + len, probed[index].resident_only)
     };
-    fills(runs, items, &files, shape, &resident)
+    Ok(fills(runs, items, &files, shape, &resident))
 }

@@ -153,7 +153,7 @@ impl Engine {
         };
         let files = std::slice::from_ref(file);
         let probed = std::slice::from_ref(probed);
-        let plan = stream_plan(files, &[run], 1, probed, &shape);
+        let plan = stream_plan(files, &[run], 1, probed, &shape)?;
         self.send(Control::Open(Box::new(OpenStream {
             plan: Arc::new(plan),
             objects: vec![Object::File(probed[0].object.clone())],

@@ -5,5 +5,6 @@ pub(crate) mod claim;
 pub mod lease;
 pub mod memory;
 pub(crate) mod parallel;
+pub mod rights;
 pub(crate) mod stream;
-pub(crate) mod thread;
+pub mod thread;

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use fs_adapter::{FileIndex, Format, Model, OpenOptions};
+use ubio::limits::CALLER_COPY_BYTES;
 use ubio::sys::memory::Region;
 use ubio::vram::VramBuffer;
 use ubio::{Engine, ErrorKind, Opened, RangeRequest, Routes};
@@ -74,6 +75,9 @@ fn ranges_land_where_they_should_by_every_way() {
                 (1_000_001, 1_999_999, 4097, false),
                 (LEN - 1, 1, 99, false),
                 (0, LEN, 1, false),
+                // Around what the asking thread copies itself.
+                (5, CALLER_COPY_BYTES, 9, false),
+                (5, CALLER_COPY_BYTES + 1, 9, false),
                 (8192, 8192, 4096, true),
                 (0, 2 << 20, 1 << 20, true),
             ];

@@ -160,7 +160,8 @@ pub(crate) struct Args {
     )]
     pub(crate) progress: ProgressWhen,
 
-    /// Write a trace of fills, flushes and stalls for Perfetto or chrome://tracing
+    /// Write a trace of fills, flushes and stalls for Perfetto or chrome://tracing; only an older
+    /// trace is written over
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) trace: Option<PathBuf>,
 

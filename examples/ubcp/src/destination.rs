@@ -1,7 +1,7 @@
 //! DST: where the bytes end, and what a name in shared memory takes.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::exit::Failure;
 use crate::source::{Source, after, shm_path};
@@ -59,4 +59,17 @@ impl Destination {
             _ => Ok(()),
         }
     }
+}
+
+/// Where a link leads, step by step, whether or not there is anything; as many steps as the
+/// kernel goes.
+pub(crate) fn links(path: &Path) -> impl Iterator<Item = PathBuf> {
+    const MOST_LINKS: usize = 40;
+    let next = |path: &PathBuf| {
+        let target = std::fs::read_link(path).ok()?;
+        Some(path.parent().unwrap_or(Path::new("")).join(target))
+    };
+    std::iter::successors(Some(path.to_owned()), next)
+        .take(1 + MOST_LINKS)
+        .skip(1)
 }

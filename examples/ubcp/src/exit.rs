@@ -73,10 +73,10 @@ impl Failure {
     /// An operating-system error while `doing` something to `path`, with a remedy where the
     /// error alone tells it.
     pub(crate) fn os(exit: Exit, path: &Path, doing: &str, cause: &std::io::Error) -> Self {
-        if no_descriptor(cause) {
+        if let Some(remedy) = no_descriptor(cause) {
             return Self::new(Exit::Io, "io", format!("cannot {doing}: {cause}"))
                 .at(path)
-                .remedy("raise the open-files limit (ulimit -n)");
+                .remedy(remedy);
         }
         if cause.kind() == std::io::ErrorKind::FileTooLarge {
             return Self::new(exit, "no-space", format!("cannot {doing}: {cause}"))
@@ -171,7 +171,7 @@ impl Failure {
         let source = std::error::Error::source(error);
         let cause = source.and_then(<dyn std::error::Error>::downcast_ref::<std::io::Error>);
         // Where descriptors run out is a matter of chance.
-        if failure.exit != Exit::Usage && !cause.is_some_and(no_descriptor) {
+        if failure.exit != Exit::Usage && cause.and_then(no_descriptor).is_none() {
             failure.exit = Exit::Destination;
         }
         failure
@@ -201,10 +201,13 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Whether the program, or the machine, may open no more files.
-fn no_descriptor(cause: &std::io::Error) -> bool {
-    let errno = Errno::from_io_error(cause);
-    matches!(errno, Some(Errno::MFILE | Errno::NFILE))
+/// What to do where the program, or the machine, may open no more files.
+fn no_descriptor(cause: &std::io::Error) -> Option<&'static str> {
+    match Errno::from_io_error(cause)? {
+        Errno::MFILE => Some("raise the open-files limit (ulimit -n)"),
+        Errno::NFILE => Some("close files, or raise the system's limit (sysctl fs.file-max)"),
+        _ => None,
+    }
 }
 
 /// A tensor's name for one line: quoted, escaped, of bounded length.

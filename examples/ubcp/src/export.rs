@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -15,14 +15,16 @@ use fs_adapter::Model;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use ubio::limits::{DEFAULT_WINDOW_BYTES, DEFAULT_WINDOWS};
+use ubio::sys::rights::restrict;
 
 use crate::args::{Args, Order, Route, Via};
+use crate::destination::links;
 use crate::exit::{Exit, Failure};
 use crate::meter::Meter;
 use crate::progress::Progress;
 use crate::report::{Explain, Outcome, Subject};
 use crate::signals::Signals;
-use crate::source::mode_of;
+use crate::source::metadata_of;
 
 /// Bytes copied at once.
 const PART_BYTES: usize = 4 << 20;
@@ -45,8 +47,14 @@ pub(crate) fn export(
     let meter = Meter::from_start(begun);
     let mut progress = Progress::new(args, from.len_bytes());
     let held = signals.hold();
-    let unfinished = Unfinished::create(to, from.len_bytes())?;
-    unfinished.restrict(mode_of(model))?;
+    let limits = metadata_of(model)?;
+    let mode = limits
+        .iter()
+        .fold(0o666, |all, limit| all & (limit.mode() | 0o600));
+    let unfinished = Unfinished::create(to, from.len_bytes(), mode)?;
+    for limit in &limits {
+        unfinished.restrict(limit)?;
+    }
     copy(from, &unfinished, signals, &mut progress)?;
     model
         .check_unchanged()
@@ -231,7 +239,8 @@ struct Unfinished {
 }
 
 impl Unfinished {
-    fn create(path: &Path, len_bytes: u64) -> Result<Self, Failure> {
+    /// With at most the rights of `mode`.
+    fn create(path: &Path, len_bytes: u64, mode: u32) -> Result<Self, Failure> {
         let fail = |doing: &str, errno: Errno| destination_failure(path, doing, &errno.into());
         let named_as_folder = path.as_os_str().as_bytes().ends_with(b"/");
         if path.file_name().is_none() || named_as_folder || path.is_dir() {
@@ -270,8 +279,8 @@ impl Unfinished {
             Err(cause) => return Err(destination_failure(path, "open its folder", &cause)),
         };
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(0o666);
-        let unfinished = match rustix::fs::open(folder_of(path), flags, mode) {
+        let open = |mode| rustix::fs::open(folder_of(path), flags, Mode::from_raw_mode(mode));
+        let unfinished = match open(mode) {
             Ok(file) => Self {
                 file: file.into(),
                 path: path.to_owned(),
@@ -279,7 +288,7 @@ impl Unfinished {
                 folder,
             },
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS) => {
-                Self::create_hidden(path, folder)?
+                Self::create_hidden(path, folder, mode)?
             }
             Err(errno) => return Err(fail("create the file", errno)),
         };
@@ -298,15 +307,21 @@ impl Unfinished {
         }
         rustix::fs::ftruncate(&unfinished.file, len_bytes)
             .map_err(|errno| fail("size the file", errno))?;
+        if let Ok(replaced) = std::fs::symlink_metadata(path)
+            && replaced.is_file()
+        {
+            unfinished.restrict(&replaced)?;
+        }
         Ok(unfinished)
     }
 
-    fn create_hidden(path: &Path, folder: Option<File>) -> Result<Self, Failure> {
+    fn create_hidden(path: &Path, folder: Option<File>, mode: u32) -> Result<Self, Failure> {
         let hidden = hidden_name(path);
         let file = File::options()
             .read(true)
             .write(true)
             .create_new(true)
+            .mode(mode)
             .open(&hidden)
             .map_err(|cause| destination_failure(path, "create the file", &cause))?;
         Ok(Self {
@@ -317,17 +332,9 @@ impl Unfinished {
         })
     }
 
-    /// Takes the rights away that `mode` does not give, nor the file that it replaces.
-    fn restrict(&self, mode: u32) -> Result<(), Failure> {
-        let fail = |cause: io::Error| self.fail("set the mode of the file", &cause);
-        let of_replaced = match std::fs::symlink_metadata(&self.path) {
-            Ok(found) if found.is_file() => found.mode(),
-            _ => 0o777,
-        };
-        let now = self.file.metadata().map_err(fail)?.mode();
-        let mode = now & (mode & of_replaced | 0o600) & 0o777;
-        let permissions = std::fs::Permissions::from_mode(mode);
-        self.file.set_permissions(permissions).map_err(fail)
+    /// Takes the rights away that the file of `limit` does not give.
+    fn restrict(&self, limit: &std::fs::Metadata) -> Result<(), Failure> {
+        restrict(&self.file, limit).map_err(|cause| self.fail("set the mode of the file", &cause))
     }
 
     fn fail(&self, doing: &str, cause: &io::Error) -> Failure {
@@ -373,9 +380,9 @@ impl Drop for Unfinished {
     }
 }
 
-/// Whether it is a link such as `/dev/stdout`, which stands for an open file.
+/// Whether it is, or leads to, a link such as `/dev/stdout`, which stands for an open file.
 fn leads_into_proc(path: &Path) -> bool {
-    std::fs::read_link(path).is_ok_and(|target| target.starts_with("/proc"))
+    links(path).any(|on_the_way| on_the_way.starts_with("/proc"))
 }
 
 fn destination_failure(path: &Path, doing: &str, cause: &io::Error) -> Failure {

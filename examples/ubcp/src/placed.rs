@@ -17,7 +17,7 @@ use crate::meter::Meter;
 use crate::progress::{Progress, drive};
 use crate::report::Outcome;
 use crate::run::{Done, Job};
-use crate::source::mode_of;
+use crate::source::metadata_of;
 use crate::trace_file::TraceFile;
 use crate::verify;
 use crate::via::{self, Way};
@@ -52,8 +52,12 @@ impl<'a> Placed<'a> {
         let named = match &job.destination {
             Destination::Shm { name, .. } => {
                 let made = NamedBuffer::create(name, self.placement.len_bytes)
-                    .and_then(|named| named.restrict(mode_of(&job.model)).map(|()| named));
-                Some(made.map_err(|error| Failure::destination(&error))?)
+                    .map_err(|error| Failure::destination(&error))?;
+                for limit in metadata_of(&job.model)? {
+                    made.restrict(&limit)
+                        .map_err(|error| Failure::destination(&error))?;
+                }
+                Some(made)
             }
             _ => None,
         };

@@ -9,6 +9,7 @@ use std::thread::Thread;
 use nix::sys::signal::{SigSet, Signal};
 use signal_hook::consts::SIGXFSZ;
 use signal_hook::iterator::Signals as Incoming;
+use ubio::sys::thread::start;
 
 use crate::exit::Failure;
 
@@ -29,9 +30,6 @@ pub(crate) struct Signals(Arc<Mutex<State>>);
 
 /// The signals that end a program.
 const ENDING: [Signal; 2] = [Signal::SIGINT, Signal::SIGTERM];
-
-/// Address space of a thread: its stack and what comes with it.
-const THREAD_BYTES: usize = 4 << 20;
 
 /// What to make of an error that comes later than the result.
 const PUBLISHED: &str = "the result is published all the same";
@@ -54,11 +52,8 @@ impl Signals {
         if let Ok(incoming) = Incoming::new(ENDING.map(|signal| signal as i32)) {
             let main = std::thread::current();
             let shared = Arc::clone(&state);
-            let builder = std::thread::Builder::new().name("ubcp-signals".into());
-            // A thread without memory for its signal stack would end the program.
-            let spawned = fs_adapter::memory::is_available(THREAD_BYTES)
-                .then(|| builder.spawn(move || wait(incoming, &shared, &main)));
-            if spawned.is_some_and(|spawned| spawned.is_ok()) {
+            let started = start("ubcp-signals", move || wait(incoming, &shared, &main));
+            if started.is_ok() {
                 // No thread but that one takes them: one that is stuck in the kernel could be
                 // given a signal and never look at it.
                 let _kept = ENDING.iter().copied().collect::<SigSet>().thread_block();

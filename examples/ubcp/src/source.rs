@@ -1,13 +1,13 @@
 //! SRC: what is to be loaded. Names only; opening is the adapter's work.
 
 use std::ffi::OsStr;
+use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use fs_adapter::{Model, OpenOptions};
 
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 
 /// Where the bytes come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,14 +56,13 @@ impl Source {
     }
 }
 
-/// The permissions that all of the model's files give.
-pub(crate) fn mode_of(model: &Model) -> u32 {
-    let given = |file: &fs_adapter::ModelFile| file.file().metadata().map_or(0, |of| of.mode());
-    model
-        .files()
-        .iter()
-        .map(given)
-        .fold(0o777, |all, mode| all & mode)
+/// Of the model's files, as they are open.
+pub(crate) fn metadata_of(model: &Model) -> Result<Vec<Metadata>, Failure> {
+    let of = |file: &fs_adapter::ModelFile| {
+        let fail = |cause| Failure::os(Exit::Io, file.path(), "ask the file", &cause);
+        file.file().metadata().map_err(fail)
+    };
+    model.files().iter().map(of).collect()
 }
 
 /// What follows `prefix` in `text`.

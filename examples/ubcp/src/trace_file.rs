@@ -11,7 +11,7 @@ use fs_adapter::Model;
 use ubio::trace::Trace;
 
 use crate::args::Args;
-use crate::destination::Destination;
+use crate::destination::{Destination, links};
 use crate::exit::{Exit, Failure};
 
 /// Where the trace goes.
@@ -53,8 +53,11 @@ impl TraceFile {
                     .remedy("name a file of its own (--trace), or print no report (--quiet)"));
             }
         }
-        let new = !path.exists();
-        let file = open_without_waiting(path).map_err(|cause| failure(path, &cause))?;
+        let (file, new) = match File::options().write(true).create_new(true).open(path) {
+            Ok(file) => (Ok(file), true),
+            Err(_) => (open_without_waiting(path), false),
+        };
+        let file = file.map_err(|cause| failure(path, &cause))?;
         Ok(Self {
             path: path.to_owned(),
             file,
@@ -79,7 +82,14 @@ impl TraceFile {
 
 impl Drop for TraceFile {
     fn drop(&mut self) {
-        if self.new {
+        let is_ours = || {
+            let (own, named) = (
+                self.file.metadata()?,
+                std::fs::symlink_metadata(&self.path)?,
+            );
+            std::io::Result::Ok(is_same(&own, &named) && own.len() == 0)
+        };
+        if self.new && is_ours().unwrap_or(false) {
             let _gone = std::fs::remove_file(&self.path);
         }
     }
@@ -134,14 +144,8 @@ fn is_result(path: &Path, destination: &Destination) -> bool {
     if std::fs::metadata(path).is_ok_and(|found| same(&found, result)) {
         return true;
     }
-    // Where a link ends that leads to nothing: at most as many as the kernel follows.
-    let mut path = path.to_owned();
-    for _link in 0..40 {
-        let Ok(target) = std::fs::read_link(&path) else {
-            break;
-        };
-        path = path.parent().unwrap_or(Path::new("")).join(target);
-    }
+    // Where a link ends that leads to nothing.
+    let path = links(path).last().unwrap_or_else(|| path.to_owned());
     let folder = |path: &Path| match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => std::fs::metadata(folder),
         _ => std::fs::metadata("."),

@@ -248,7 +248,7 @@ impl Core {
     }
 
     /// Sets both for as long as a stream is open that lands in place
-    /// ([`Landing::Destination`]): no window bounds its commands.
+    /// ([`Landing::Destination`](crate::Landing::Destination)): no window bounds its commands.
     pub fn set_in_place(&mut self, setting: Setting) {
         self.knobs.hint_one(true, |_| setting);
     }

@@ -6,13 +6,14 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::VramBuffer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::memory::{PAGE_BYTES, Region, round_up};
 use crate::sys::parallel::in_parallel;
+use crate::sys::rights;
 use crate::topology::{self, gives_huge_pages};
 
 const FOLDER: &str = "/dev/shm";
@@ -67,7 +68,8 @@ impl NamedBuffer {
         let file =
             rustix::fs::open(FOLDER, flags, Mode::from_raw_mode(0o644)).map_err(|errno| {
                 let remedy = match errno {
-                    Errno::MFILE | Errno::NFILE => "raise the open-files limit (ulimit -n)",
+                    Errno::MFILE => "raise the open-files limit (ulimit -n)",
+                    Errno::NFILE => "close files, or raise the system's limit (sysctl fs.file-max)",
                     Errno::NOSPC => {
                         "remove files there, or allow more (mount -o remount,nr_inodes=…)"
                     }
@@ -98,17 +100,14 @@ impl NamedBuffer {
         })
     }
 
-    /// Takes rights away that `mode` does not give (permission bits, as of `chmod`), for
-    /// instance those the source does not give; the owner keeps theirs. A result that is
-    /// replaced gives no more than before either.
+    /// Takes rights away that the file of `limit` does not give, for instance the source (see
+    /// [`rights::restrict`]). A result that is replaced gives no more than before either.
     ///
     /// # Errors
     /// The kernel's reason.
-    pub fn restrict(&self, mode: u32) -> Result<()> {
-        let fail = |errno| Error::os("cannot set the mode of the shared memory", errno);
-        let now = rustix::fs::fstat(&self.file).map_err(fail)?.st_mode;
-        let mode = now & (mode | 0o600) & 0o777;
-        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode)).map_err(fail)
+    pub fn restrict(&self, limit: &std::fs::Metadata) -> Result<()> {
+        rights::restrict(&self.file, limit)
+            .map_err(|cause| Error::os("cannot set the mode of the shared memory", cause))
     }
 
     /// The memory, for a load.
@@ -131,10 +130,10 @@ impl NamedBuffer {
             }
         };
         rustix::fs::ftruncate(&self.file, self.len_bytes).map_err(fail)?;
-        if let Ok(replaced) = rustix::fs::lstat(&self.path)
-            && FileType::from_raw_mode(replaced.st_mode).is_file()
+        if let Ok(replaced) = self.path.symlink_metadata()
+            && replaced.is_file()
         {
-            self.restrict(replaced.st_mode)?;
+            self.restrict(&replaced)?;
         }
         let source = format!("/proc/self/fd/{}", self.file.as_fd().as_raw_fd());
         // Held until the name is given: whoever clears left-overs sees that this is none.

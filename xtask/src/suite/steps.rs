@@ -53,6 +53,11 @@ pub(super) fn all(suite: &mut Suite, full: bool) {
             logged.success,
         )))
     });
+    suite.step("docs", |suite| {
+        let mut docs = run::cargo();
+        docs.args(["doc", "--workspace", "--no-deps"]);
+        suite.passes("docs", docs.env("RUSTDOCFLAGS", "-D warnings"))
+    });
     suite.step("simulator", |suite| simulator(suite, SEEDS));
     suite.step("simulator's teeth", planted);
     suite.step("instructions", |suite| {

@@ -6,7 +6,7 @@
 
 use std::os::unix::process::CommandExt;
 
-use crate::models::{entries, safetensors, write};
+use crate::models::write_model;
 use crate::program::{Said, args, command, folder};
 
 /// Answers EPERM to `io_uring_setup` (425 on every architecture), and lets all else pass.
@@ -60,8 +60,7 @@ fn ubcp_without_io_uring(args: &[std::ffi::OsString]) -> Said {
 #[test]
 fn a_sandbox_without_io_uring_is_named_and_served() {
     let folder = folder();
-    let path = folder.path().join("model.safetensors");
-    write(&path, &safetensors(&entries()));
+    let path = write_model(folder.path());
     for via in ["ub", "in-place", "auto"] {
         let args = args![path, "host:", "--via", via, "--cold", "--verify", "--json"];
         let said = ubcp_without_io_uring(&args).well().json();

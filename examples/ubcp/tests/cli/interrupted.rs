@@ -124,17 +124,16 @@ fn one_thread_takes_the_signals() {
     let running = Running::start(&slow(&path, "host:"));
     let threads = format!("/proc/{}/task", running.child.id());
     let ending = (1u64 << (Signal::INT.as_raw() - 1)) | (1 << (Signal::TERM.as_raw() - 1));
-    let takes = |thread: &std::fs::DirEntry| {
-        let status = std::fs::read_to_string(thread.path().join("status")).expect("status");
+    let takes = |status: &&String| {
         let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
         let blocked = u64::from_str_radix(blocked.expect("a mask").trim(), 16).expect("hex");
         blocked & ending != ending
     };
-    let all: Vec<_> = std::fs::read_dir(threads)
-        .expect("threads")
-        .flatten()
-        .collect();
-    let taking = all.iter().filter(|thread| takes(thread)).count();
+    let entries = std::fs::read_dir(threads).expect("threads").flatten();
+    // Some may have ended meanwhile.
+    let status = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("status"));
+    let all: Vec<String> = entries.filter_map(|thread| status(thread).ok()).collect();
+    let taking = all.iter().filter(takes).count();
     running.send(Signal::INT);
     running.end().failed(130, &[]);
     assert!(all.len() > 2 && taking == 1, "{taking} of {}", all.len());

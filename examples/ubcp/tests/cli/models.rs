@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A tensor to be written: name, dtype, shape, bytes.
 pub(crate) struct Entry {
@@ -100,6 +100,13 @@ pub(crate) fn write_shards(folder: &Path) -> Vec<Entry> {
         index.as_bytes(),
     );
     first.into_iter().chain(second).collect()
+}
+
+/// A file of [`entries`] in `folder`.
+pub(crate) fn write_model(folder: &Path) -> PathBuf {
+    let path = folder.join("model.safetensors");
+    write(&path, &safetensors(&entries()));
+    path
 }
 
 pub(crate) fn write(path: &Path, bytes: &[u8]) {

@@ -4,14 +4,13 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use crate::models::{entries, entry, safetensors, write};
+use crate::models::{entries, entry, safetensors, write, write_model};
 use crate::program::{Name, Said, args, command, folder, ubcp};
 
 #[test]
 fn a_pipe_is_no_file_to_write() {
     let folder = folder();
-    let source = folder.path().join("model.safetensors");
-    write(&source, &safetensors(&entries()));
+    let source = write_model(folder.path());
     let name = Name::new("to-a-pipe");
     ubcp(args![source, name.arg()]).well();
     let pipe = folder.path().join("pipe");
@@ -71,8 +70,7 @@ fn a_trace_is_not_written_over_an_index() {
 #[test]
 fn a_trace_waits_for_no_reader_and_an_older_one_stays_until_there_is_a_new_one() {
     let folder = folder();
-    let source = folder.path().join("model.safetensors");
-    write(&source, &safetensors(&entries()));
+    let source = write_model(folder.path());
     let pipe = folder.path().join("pipe");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
     assert!(made.expect("mkfifo starts").success());
@@ -90,6 +88,11 @@ fn a_trace_waits_for_no_reader_and_an_older_one_stays_until_there_is_a_new_one()
         ubcp(refused).failed(5, &[]);
     }
     assert!(!none.exists());
+    let link = folder.path().join("to-none.json");
+    std::os::unix::fs::symlink(&none, &link).expect("link");
+    let refused = args![source, "host:", "--strict", "--no-uring", "--trace", link];
+    ubcp(refused).failed(5, &[]);
+    assert!(link.is_symlink());
     assert!(std::fs::read_to_string(&older).expect("read") == text);
     ubcp(args![source, "host:", "--quiet", "--trace", older]).well();
     let new = std::fs::read(&older).expect("read");
@@ -100,8 +103,7 @@ fn a_trace_waits_for_no_reader_and_an_older_one_stays_until_there_is_a_new_one()
 #[test]
 fn a_trace_is_neither_the_result_nor_among_the_report() {
     let folder = folder();
-    let source = folder.path().join("model.safetensors");
-    write(&source, &safetensors(&entries()));
+    let source = write_model(folder.path());
     let name = Name::new("traced");
     let path = name.path();
     let other_way = Path::new("/dev/shm/../shm").join(path.file_name().expect("a name"));
@@ -136,8 +138,7 @@ fn a_trace_is_neither_the_result_nor_among_the_report() {
 #[test]
 fn a_trace_is_not_written_over_what_is_none() {
     let folder = folder();
-    let source = folder.path().join("model.safetensors");
-    write(&source, &safetensors(&entries()));
+    let source = write_model(folder.path());
     let other = folder.path().join("other.safetensors");
     write(&other, b"something else");
     for (trace, text) in [
@@ -157,8 +158,7 @@ fn a_trace_is_not_written_over_what_is_none() {
 #[test]
 fn an_export_does_not_replace_links_to_what_is_no_file() {
     let folder = folder();
-    let source = folder.path().join("model.safetensors");
-    write(&source, &safetensors(&entries()));
+    let source = write_model(folder.path());
     let name = Name::new("linked");
     ubcp(args![source, name.arg()]).well();
     let link = folder.path().join("link");
@@ -180,8 +180,7 @@ fn an_export_does_not_replace_links_to_what_is_no_file() {
 #[test]
 fn a_result_gives_nobody_more_rights_than_its_source_or_what_it_replaces() {
     let folder = folder();
-    let source = folder.path().join("model.safetensors");
-    write(&source, &safetensors(&entries()));
+    let source = write_model(folder.path());
     let name = Name::new("rights");
     let to = folder.path().join("file");
     let chmod = |path: &Path, mode| {
@@ -212,8 +211,7 @@ fn a_result_gives_nobody_more_rights_than_its_source_or_what_it_replaces() {
 #[test]
 fn what_cannot_be_printed_is_one_line() {
     let folder = folder();
-    let source = folder.path().join("model.safetensors");
-    write(&source, &safetensors(&entries()));
+    let source = write_model(folder.path());
     let missing = folder.path().join("missing");
     for (path, code) in [(&source, 1), (&missing, 3)] {
         into_a_full_disk(args![path, "host:", "--json"]).failed(code, &[]);
@@ -223,8 +221,7 @@ fn what_cannot_be_printed_is_one_line() {
 #[test]
 fn a_folder_that_has_the_name_is_an_error_before_the_load() {
     let folder = folder();
-    let source = folder.path().join("model.safetensors");
-    write(&source, &safetensors(&entries()));
+    let source = write_model(folder.path());
     let name = Name::new("a-folder");
     std::fs::create_dir(name.path()).expect("a folder");
     let said = ubcp(args![source, name.arg()]);
@@ -257,8 +254,7 @@ fn an_export_takes_names_of_any_length_that_files_may_have() {
 #[test]
 fn an_export_refuses_what_shapes_a_load() {
     let folder = folder();
-    let source = folder.path().join("model.safetensors");
-    write(&source, &safetensors(&entries()));
+    let source = write_model(folder.path());
     let name = Name::new("shaped");
     ubcp(args![source, name.arg()]).well();
     let to = folder.path().join("file");
@@ -315,8 +311,7 @@ fn more_memory_than_there_is_is_an_error_before_the_load() {
 #[test]
 fn direct_by_name_where_nothing_is_direct_is_counted() {
     let folder = folder();
-    let source = folder.path().join("model.safetensors");
-    write(&source, &safetensors(&entries()));
+    let source = write_model(folder.path());
     let name = Name::new("memory");
     ubcp(args![source, name.arg()]).well();
     let reasons = |more: &[&str]| {

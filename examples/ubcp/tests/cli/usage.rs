@@ -3,21 +3,14 @@
 //! long: tables of cases, one row each.
 
 use std::ffi::OsString;
-use std::path::Path;
 
-use crate::models::{Gguf, entries, safetensors, write};
+use crate::models::{Gguf, entries, write, write_model};
 use crate::program::{Name, UBCP, args, folder, ubcp};
-
-fn model(folder: &Path) -> OsString {
-    let path = folder.join("model.safetensors");
-    write(&path, &safetensors(&entries()));
-    path.into()
-}
 
 #[test]
 fn what_does_not_go_together_is_refused_with_a_remedy() {
     let folder = folder();
-    let path = model(folder.path());
+    let path = write_model(folder.path()).into_os_string();
     let other = folder.path().join("other");
     let name = Name::new("refused");
     let shm = OsString::from(name.arg());
@@ -117,7 +110,7 @@ fn help_man_and_completions_tell_the_exit_codes_and_options() {
 #[test]
 fn a_list_needs_no_destination() {
     let folder = folder();
-    let path = model(folder.path());
+    let path = write_model(folder.path()).into_os_string();
     let table = ubcp(args![path, "--list"]).well().out;
     let lines: Vec<&str> = table.lines().collect();
     assert_eq!(lines.len(), 1 + entries().len());
@@ -157,7 +150,7 @@ fn a_list_needs_no_destination() {
 #[test]
 fn json_has_the_promised_keys() {
     let folder = folder();
-    let path = model(folder.path());
+    let path = write_model(folder.path()).into_os_string();
     let said = ubcp(args![path, "host:", "--json", "--via=ub", "--route=direct"]);
     let said = said.well().json();
     for (key, parts) in [
@@ -208,7 +201,7 @@ fn json_has_the_promised_keys() {
 #[test]
 fn a_summary_is_for_people_and_quiet_is_quiet() {
     let folder = folder();
-    let path = model(folder.path());
+    let path = write_model(folder.path()).into_os_string();
     let said = ubcp(args![path, "host:", "--verify", "--digest=blake3"]).well();
     for word in ["loaded", "GiB/s", "via", "auto:", "verified", "blake3:"] {
         assert!(said.out.contains(word), "{word} in {}", said.out);
@@ -222,7 +215,7 @@ fn a_summary_is_for_people_and_quiet_is_quiet() {
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     let folder = folder();
-    let path = model(folder.path());
+    let path = write_model(folder.path()).into_os_string();
     for options in ["host:", "host: --json", "--list", "--list --json"] {
         let script = format!(
             r#"{{ "$0" "$1" {options}; echo "code $?" >&2; }} | {{ exec <&-; sleep 0.2; }}"#
@@ -240,7 +233,7 @@ fn a_reader_that_goes_away_is_no_error() {
 #[test]
 fn a_map_says_whether_the_file_is_held() {
     let folder = folder();
-    let path = model(folder.path());
+    let path = write_model(folder.path()).into_os_string();
     let said = ubcp(args![path, "host:", "--via=map", "--json"])
         .well()
         .json();
@@ -256,7 +249,7 @@ fn a_map_says_whether_the_file_is_held() {
 #[test]
 fn a_trace_is_json_with_fills_and_flushes() {
     let folder = folder();
-    let path = model(folder.path());
+    let path = write_model(folder.path()).into_os_string();
     let trace = folder.path().join("trace.json");
     let args = args![
         path,
@@ -281,7 +274,7 @@ fn a_trace_is_json_with_fills_and_flushes() {
 #[test]
 fn strict_makes_a_fallback_an_error() {
     let folder = folder();
-    let path = model(folder.path());
+    let path = write_model(folder.path()).into_os_string();
     let name = Name::new("strict");
     ubcp(args![path, name.arg(), "--strict", "--no-uring"]).failed(5, &["no_io_uring"]);
     name.assert_nothing();

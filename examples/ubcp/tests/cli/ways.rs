@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::models::{Entry, Gguf, entries, noise, safetensors, write, write_shards};
+use crate::models::{Entry, Gguf, entries, noise, safetensors, write, write_model, write_shards};
 use crate::program::{Name, args, folder, ubcp};
 use safetensors::SafeTensors;
 use sha2::Digest as _;
@@ -340,8 +340,7 @@ fn repetitions_are_runs_of_their_own() {
 #[test]
 fn cold_bytes_through_the_page_cache_are_no_fallback() {
     let folder = folder();
-    let path = folder.path().join("model.safetensors");
-    write(&path, &safetensors(&entries()));
+    let path = write_model(folder.path());
     for via in ["ub", "in-place"] {
         let said = ubcp(args![
             path,

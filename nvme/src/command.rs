@@ -5,6 +5,7 @@
 use nvme_sys::opcode::{admin, cns, nvm};
 use nvme_sys::sqe::{CDW11_CONTIGUOUS, CDW11_DEALLOCATE, CDW11_INTERRUPTS, SubmissionEntry};
 
+use crate::device::halves;
 use crate::dma::Iova;
 use crate::lba::{BlockCount, Lba};
 use crate::prp::DataPointer;
@@ -216,10 +217,4 @@ impl QueueEntries {
     pub fn zero_based(self) -> u16 {
         u16::try_from(self.0 - 1).expect("at most 65,536")
     }
-}
-
-/// Low and high dword.
-fn halves(value: u64) -> [u32; 2] {
-    #[expect(clippy::cast_possible_truncation, reason = "each half on its own")]
-    [value as u32, (value >> 32) as u32]
 }

@@ -3,7 +3,10 @@
 //! queue and from the memory.
 
 use nvme_sys::opcode::{admin, cns, nvm};
-use nvme_sys::sqe::{CDW11_CONTIGUOUS, CDW11_DEALLOCATE, CDW11_INTERRUPTS, SubmissionEntry};
+use nvme_sys::sgl::SglDescriptor;
+use nvme_sys::sqe::{
+    ALL_NAMESPACES, CDW11_CONTIGUOUS, CDW11_DEALLOCATE, CDW11_INTERRUPTS, PSDT_SGL, SubmissionEntry,
+};
 
 use crate::device::halves;
 use crate::dma::Iova;
@@ -170,6 +173,16 @@ impl Command {
         Self::new(admin::ASYNC_EVENT, None)
     }
 
+    /// Reads `len_bytes` (dwords) of a log page, which also lets its event be raised again
+    /// (Base 5.16).
+    #[must_use]
+    pub fn log_page(log: u8, len_bytes: u32) -> Self {
+        let mut command = Self::new(admin::GET_LOG_PAGE, Some(NamespaceId(ALL_NAMESPACES)));
+        let dwords = len_bytes / 4 - 1;
+        command.0.cdw10 = (dwords << 16 | u32::from(log)).into();
+        command
+    }
+
     /// Puts doorbells and event indices into memory, a page each (Base 5.8).
     #[must_use]
     pub fn doorbell_buffer(doorbells: Iova, event_indices: Iova) -> Self {
@@ -184,6 +197,16 @@ impl Command {
     pub fn with_data(mut self, data: DataPointer) -> Self {
         self.0.data1 = data.prp1.into();
         self.0.data2 = data.prp2.into();
+        self
+    }
+
+    /// Says where the data is, by one SGL descriptor.
+    #[must_use]
+    pub fn with_sgl(mut self, descriptor: SglDescriptor) -> Self {
+        let kind = u64::from(descriptor.kind) << 56;
+        self.0.flags = PSDT_SGL;
+        self.0.data1 = descriptor.address;
+        self.0.data2 = (u64::from(descriptor.len_bytes.get()) | kind).into();
         self
     }
 

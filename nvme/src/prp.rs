@@ -9,6 +9,8 @@ use std::fmt;
 
 use crate::dma::{DmaRun, Iova, PageSize};
 
+pub mod table;
+
 /// What a command gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataPointer {

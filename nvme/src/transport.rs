@@ -22,6 +22,8 @@ use crate::memory::TargetMemory;
 use crate::namespace::Namespace;
 use crate::status::Status;
 
+pub mod user;
+
 /// Memory known to a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryId(pub u32);
@@ -161,6 +163,9 @@ pub trait Transport: fmt::Debug {
 
     /// Commands submitted whose end was not polled.
     fn in_flight(&self) -> usize;
+
+    /// How long to wait before a command that ended so is tried again.
+    fn retry_delay(&self, status: Status) -> Duration;
 
     /// What happened beside commands.
     fn incidents(&self) -> Incidents;

@@ -142,6 +142,8 @@ pub enum FillErrorKind {
     Fatal,
     /// The copy to the destination, or its preparation, failed. Final.
     Destination,
+    /// The command took longer than its stream may wait. Final; never a completion's.
+    Overdue,
 }
 
 /// What a driver that has nothing left to do is waiting for.

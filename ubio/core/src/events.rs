@@ -6,7 +6,7 @@ use core::cmp::Reverse;
 use crate::action::{Failure, FillError, FillErrorKind, Outcome};
 use crate::commands::Foreign;
 use crate::core::Core;
-use crate::plan::{Landing, Route};
+use crate::plan::Landing;
 use crate::planted::PlantedBug;
 use crate::retry::{Verdict, judge};
 use crate::stream::{NextFill, Phase};
@@ -44,7 +44,7 @@ impl Core {
                 slot.landed += needed;
                 let early = self.planted.is(PlantedBug::FlushEarly);
                 let whole = (slot.is_quiet() || early) && slot.next == slot.end;
-                let direct = slot.route == Route::Direct;
+                let direct = slot.route.is_dma();
                 self.commands.release(command);
                 self.tell_tuner(bytes, direct, now);
                 if whole {
@@ -53,6 +53,39 @@ impl Core {
             }
             _ => self.on_other_fill(command, id, result, now),
         }
+    }
+
+    /// A command takes longer than its stream may wait for it: the stream fails, with
+    /// [`FillErrorKind::Overdue`]. The command stays in flight, and its window or ticket is
+    /// held, until it comes back.
+    pub fn on_overdue(&mut self, token: Token) {
+        let Ok(command) = self.commands.find(token) else {
+            self.believed(token, Foreign::Stale);
+            return;
+        };
+        let part = &self.commands[command];
+        let id = part.lease;
+        let slot = &self.table[id];
+        self.stirred = true;
+        if self.stream(slot.stream).phase != Phase::Running {
+            return;
+        }
+        let failure = Failure {
+            fill: slot.fill,
+            object: slot.object,
+            offset: slot.offset + u64::from(part.offset),
+            len: part.len,
+            tries: part.tries,
+            error: FillError {
+                kind: FillErrorKind::Overdue,
+                code: 0,
+            },
+        };
+        let stream = slot.stream;
+        if self.planted.is(PlantedBug::ReleaseOnOverdue) {
+            self.forget_commands(id);
+        }
+        self.end(stream, Outcome::Failed(failure));
     }
 
     /// Tells the tuner of a direct read. After any other it counts none of those in flight.

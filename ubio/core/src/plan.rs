@@ -19,17 +19,26 @@ pub enum Route {
     Buffered,
     /// Buffered read into a bounce buffer, then a copy: the slow side of every comparison.
     Traditional,
+    /// NVMe commands through the kernel's passthrough.
+    Passthrough,
+    /// NVMe commands through queues of our own, over VFIO.
+    Vfio,
+    /// NVMe commands to a controller that is emulated in this process.
+    Emulated,
 }
 
 impl Route {
     /// How many routes there are.
-    pub const COUNT: usize = 4;
+    pub const COUNT: usize = 7;
     /// All routes, each at its index.
     pub const ALL: [Route; Route::COUNT] = [
         Route::Direct,
         Route::Cached,
         Route::Buffered,
         Route::Traditional,
+        Route::Passthrough,
+        Route::Vfio,
+        Route::Emulated,
     ];
 
     /// The word used in reports.
@@ -39,6 +48,19 @@ impl Route {
             Self::Cached => "cached",
             Self::Buffered => "buffered",
             Self::Traditional => "traditional",
+            Self::Passthrough => "passthrough",
+            Self::Vfio => "vfio",
+            Self::Emulated => "emulated",
+        }
+    }
+
+    /// Whether a device moves the bytes, with commands whose size and number are the engine's
+    /// to choose.
+    #[inline]
+    pub fn is_dma(self) -> bool {
+        match self {
+            Self::Direct | Self::Passthrough | Self::Vfio | Self::Emulated => true,
+            Self::Cached | Self::Buffered | Self::Traditional => false,
         }
     }
 

@@ -15,6 +15,9 @@ use crate::retry::Verdict;
 pub enum PlantedBug {
     /// A cancelled stream's windows are free although the source still writes into them.
     ReleaseOnCancel,
+    /// A stream's windows are free once one of its commands is overdue, although the source
+    /// still writes into them.
+    ReleaseOnOverdue,
     /// A completion is believed whatever its token's sequence.
     IgnoreSequence,
     /// A report on a lease is believed whatever the lease's generation.
@@ -56,8 +59,9 @@ pub enum PlantedBug {
 #[cfg(feature = "planted-bugs")]
 impl PlantedBug {
     /// All bugs.
-    pub const ALL: [PlantedBug; 19] = [
+    pub const ALL: [PlantedBug; 20] = [
         PlantedBug::ReleaseOnCancel,
+        PlantedBug::ReleaseOnOverdue,
         PlantedBug::IgnoreSequence,
         PlantedBug::IgnoreGeneration,
         PlantedBug::SkipScrub,

@@ -78,9 +78,10 @@ pub(crate) fn judge(
                 error,
             ),
             FillErrorKind::NotResident => Verdict::NotResident,
-            FillErrorKind::Truncated | FillErrorKind::Fatal | FillErrorKind::Destination => {
-                Verdict::Failed(error)
-            }
+            FillErrorKind::Truncated
+            | FillErrorKind::Fatal
+            | FillErrorKind::Destination
+            | FillErrorKind::Overdue => Verdict::Failed(error),
         },
     }
 }

@@ -228,7 +228,7 @@ impl World {
     }
 
     /// A command failed for good.
-    fn fail(&mut self, command: Command, error: FillError) {
+    pub(crate) fn fail(&mut self, command: Command, error: FillError) {
         let shape = self.streams[command.stream].shape(command.fill);
         let failure = Failure {
             fill: u32::try_from(command.fill).unwrap_or(u32::MAX),

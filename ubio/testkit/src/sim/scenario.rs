@@ -44,6 +44,7 @@ pub(crate) struct Faults {
     pub(crate) unknown: u32,
     pub(crate) stale_report: u32,
     pub(crate) knobs: u32,
+    pub(crate) overdue: u32,
 }
 
 /// How eagerly each party of the run acts, as weights.
@@ -272,6 +273,7 @@ impl Faults {
             unknown: rate(&[10, 50]),
             stale_report: rate(&[10, 100]),
             knobs: rate(&[10, 50]),
+            overdue: rate(&[1, 10]),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! What comes between the answers: cancels, turned knobs, cut objects, and completions and
 //! reports that nobody is owed. The last two must change nothing but a counter.
 
-use ubio_core::{ItemIndex, Lease, LeaseId, Nanos, Outcome, Setting, StreamId, Token};
+use ubio_core::{
+    FillError, FillErrorKind, ItemIndex, Lease, LeaseId, Nanos, Outcome, Setting, StreamId, Token,
+};
 
 use super::tally::Fault;
 use super::world::{Task, World};
@@ -27,6 +29,43 @@ impl World {
         }
         if self.rng.chance(faults.knobs) {
             self.turn_knob();
+        }
+        if self.rng.chance(faults.overdue) {
+            self.overdue();
+        }
+    }
+
+    /// One of the source's commands takes too long for its stream, or one that came back is
+    /// said to.
+    fn overdue(&mut self) {
+        if !self.old_tokens.is_empty() && self.rng.chance(100) {
+            let token = self.rng.pick(&self.old_tokens);
+            if self
+                .outstanding
+                .iter()
+                .all(|command| command.token != token)
+            {
+                self.counted.foreign += 1;
+                self.core.on_overdue(token);
+                self.expect_still_idle();
+            }
+            return;
+        }
+        if self.outstanding.is_empty() {
+            return;
+        }
+        let command = self.rng.below(self.outstanding.len());
+        let command = self.outstanding[command];
+        self.note(11, || format!("overdue {command:?}"));
+        self.core.on_overdue(command.token);
+        self.idle = false;
+        if self.streams[command.stream].is_running() {
+            self.tally.strike(Fault::Overdue);
+            let error = FillError {
+                kind: FillErrorKind::Overdue,
+                code: 0,
+            };
+            self.fail(command, error);
         }
     }
 

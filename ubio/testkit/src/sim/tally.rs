@@ -25,10 +25,11 @@ pub(crate) enum Fault {
     StaleReport,
     Knob,
     Busy,
+    Overdue,
 }
 
 /// The words of the report, each at its fault's index.
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 21] = [
     "late",
     "reordered",
     "short",
@@ -49,6 +50,7 @@ const NAMES: [&str; 20] = [
     "stale-report",
     "knob",
     "busy",
+    "overdue",
 ];
 
 /// Counts of one run, or of many.

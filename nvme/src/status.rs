@@ -51,6 +51,26 @@ impl Status {
         self.0 & DO_NOT_RETRY == 0
     }
 
+    /// The 15 bits.
+    #[must_use]
+    pub fn field(self) -> u16 {
+        self.0
+    }
+
+    /// Whether it is of a state that passes: the namespace or a path is not ready, a format
+    /// or sanitize goes on, the command was interrupted or aborted.
+    #[must_use]
+    pub fn is_transient(self) -> bool {
+        match self.code_type() {
+            sct::GENERIC => matches!(
+                self.code(),
+                0x07 | 0x08 | 0x1d | 0x21 | 0x22 | 0x24 | 0x82 | 0x84
+            ),
+            sct::PATH => true,
+            _ => false,
+        }
+    }
+
     /// The specification's name, where it is known.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {

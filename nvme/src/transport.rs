@@ -133,6 +133,9 @@ pub trait Transport: fmt::Debug {
     /// Unsupported (this kind of memory), NoSpace (pinned memory, bus addresses, a table).
     fn attach(&mut self, memory: Arc<dyn TargetMemory>, register: bool) -> Result<MemoryId>;
 
+    /// Whether attached memory has descriptors that outlast one command.
+    fn is_registered(&self, memory: MemoryId) -> bool;
+
     /// Forgets memory; no command on it may be in flight.
     fn detach(&mut self, memory: MemoryId);
 

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
-use fs_adapter::Model;
 use ubio_core::{
     Action, Core, FillErrorKind, ItemIndex, Landing, Lease, Limits, Nanos, Setting, Stall,
     StreamPlan,
@@ -28,9 +27,12 @@ use crate::window::WindowMemory;
 use crate::workers::Workers;
 
 use self::measure::{Measured, Submitted, Timing, histogram};
+pub(crate) use self::origin::Origin;
 use self::streams::Stream;
 
+mod deadline;
 mod measure;
+mod origin;
 mod streams;
 
 /// What handles ask of the ring thread.
@@ -46,13 +48,12 @@ pub(crate) struct OpenStream {
     pub(crate) plan: Arc<StreamPlan>,
     /// The plan's objects, by index.
     pub(crate) objects: Vec<Object>,
-    /// Which of the model's files object 0 is; the others follow.
-    pub(crate) first_file: u32,
+    /// What they are.
+    pub(crate) origin: Origin,
     /// Where the bytes end; lent streams have none.
     pub(crate) buffer: Option<VramBuffer>,
     /// Keeps everyone else away from what is written of it.
     pub(crate) claim: Option<Arc<Claim>>,
-    pub(crate) model: Arc<Model>,
     /// Bytes of each item, for the progress.
     pub(crate) item_bytes: Vec<u64>,
     pub(crate) strict: bool,
@@ -83,6 +84,8 @@ pub(crate) struct Parts {
     pub(crate) control: Receiver<Control>,
     pub(crate) traced: bool,
     pub(crate) reasons: Vec<Reason>,
+    /// How long a load waits for one command.
+    pub(crate) deadline: Option<Nanos>,
 }
 
 pub(crate) struct Driver {
@@ -231,6 +234,7 @@ impl Driver {
                 now = self.now();
             }
         }
+        self.check_deadlines(now);
         if moved {
             self.tell_failures();
         }
@@ -253,7 +257,8 @@ impl Driver {
             return Ok(());
         }
         let before = self.now();
-        let wait = match self.core.next_wakeup() {
+        let next = [self.core.next_wakeup(), self.next_deadline()];
+        let wait = match next.into_iter().flatten().min() {
             Some(at) => Wait::AtMost(Duration::from_nanos(
                 at.0.saturating_sub(before.0).max(1000),
             )),
@@ -521,6 +526,7 @@ impl Driver {
             token,
             lease,
             at: now,
+            overdue: false,
         });
         let command = FillCommand {
             token,

@@ -12,7 +12,7 @@ use fs_adapter::plan::Plan;
 use ubio_core::Landing;
 
 use crate::destination;
-use crate::driver::{Control, Driver, Ending, OpenStream};
+use crate::driver::{Control, Driver, Ending, OpenStream, Origin};
 use crate::error::{Error, ErrorKind, NOT_STRICT, Result};
 use crate::limits::CONTROL_QUEUE;
 use crate::load::{Lending, Load, Shared};
@@ -271,10 +271,12 @@ impl Engine {
         self.send(Control::Open(Box::new(OpenStream {
             plan: Arc::new(plan),
             objects: objects(&probed),
-            first_file: 0,
+            origin: Origin::Files {
+                model: request.model,
+                first: 0,
+            },
             buffer: Some(buffer),
             claim: Some(claim),
-            model: request.model,
             item_bytes,
             strict: request.strict,
             reasons,
@@ -320,10 +322,12 @@ impl Engine {
         self.send(Control::Open(Box::new(OpenStream {
             plan: Arc::new(stream_plan),
             objects: objects(&probed),
-            first_file: 0,
+            origin: Origin::Files {
+                model: Arc::clone(model),
+                first: 0,
+            },
             buffer: None,
             claim: None,
-            model: Arc::clone(model),
             item_bytes,
             strict: false,
             reasons: direct_reasons(&probed, routes),
@@ -332,7 +336,7 @@ impl Engine {
         Ok(Lending::new(plan.order.clone(), shared))
     }
 
-    fn refuse_fallbacks(&self, reasons: &[Reason]) -> Result<()> {
+    pub(crate) fn refuse_fallbacks(&self, reasons: &[Reason]) -> Result<()> {
         match self.explanation.reasons.iter().chain(reasons).next() {
             None => Ok(()),
             Some(reason) => Err(Error::new(

@@ -37,6 +37,8 @@ pub enum ErrorKind {
     Changed,
     /// The storage device or its driver reported an error.
     Device,
+    /// The storage device did not answer in the time the load may wait.
+    Timeout,
     /// The copy to the destination failed.
     Copy,
     /// The model file is not what it should be; the cause is an `fs_adapter::Error`.
@@ -61,6 +63,7 @@ impl ErrorKind {
             Self::Truncated => "truncated",
             Self::Changed => "changed",
             Self::Device => "device",
+            Self::Timeout => "timeout",
             Self::Copy => "copy",
             Self::Model => "model",
             Self::Fallback => "fallback",

@@ -29,25 +29,28 @@
 //! | [`engine`] | start loads |
 //! | [`load`] | what a caller holds: tensors as they become visible, lent windows |
 //! | [`range`] | byte ranges of files opened once |
-//! | [`source`] | the joint for whatever fills windows; files |
+//! | [`raw`] | byte ranges of a namespace |
+//! | [`source`] | the joint for whatever fills windows; files, NVMe namespaces |
 //! | [`vram`] | the joint for where bytes end; host memory, named shared memory |
+//! | [`canary`] | proof that bytes land, before memory is used |
 //! | [`window`] | what windows are made of |
 //! | [`map`] | the page cache itself as destination |
 //! | [`stats`], [`trace`] | what a load reports |
 //! | [`limits`] | bounds and defaults |
 
+pub mod canary;
 mod destination;
 mod driver;
 pub mod engine;
 pub mod error;
 pub mod limits;
 pub mod load;
-
 pub mod map;
 pub mod open;
 mod plan;
 mod prepare;
 pub mod range;
+pub mod raw;
 pub mod source;
 pub mod stats;
 pub mod sys;
@@ -64,3 +67,4 @@ pub use error::{Error, ErrorKind, Result};
 pub use load::{Lending, LentPiece, Load, Loaded, TensorView, Watch};
 pub use open::{Builder, Explanation};
 pub use range::{Opened, RangeRequest, Transfer};
+pub use raw::{RawLoad, RawLoaded, RawRequest};

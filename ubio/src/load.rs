@@ -239,6 +239,12 @@ pub struct Watch {
 }
 
 impl Watch {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+        }
+    }
+
     /// Bytes of tensors that are visible by now.
     pub fn visible_bytes(&self) -> u64 {
         self.shared.visible_bytes.load(Ordering::Relaxed)
@@ -293,9 +299,7 @@ impl Load {
 
     /// How far it is, to be asked from anywhere, also while the load is awaited.
     pub fn watch(&self) -> Watch {
-        Watch {
-            shared: Arc::clone(&self.shared),
-        }
+        Watch::new(&self.shared)
     }
 
     /// Whether it is over, well or not.

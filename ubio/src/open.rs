@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ubio_core::{Limits, Setting};
+use ubio_core::{Limits, Nanos, Setting};
 
 use crate::driver::{Control, Parts};
 use crate::engine::Engine;
@@ -11,8 +11,9 @@ use crate::limits::{
     DEFAULT_WINDOW_BYTES, DEFAULT_WINDOWS, DIRECT_DEPTH, FIRST_COMMAND_BYTES, FIRST_DEPTH,
     FIRST_IN_PLACE_COMMAND_BYTES, FIRST_IN_PLACE_DEPTH, MAX_COMMAND_BYTES, STREAMS, TICKETS,
 };
-use crate::source::Source;
-use crate::source::file::{FileSource, Reader};
+use crate::source::file::FileSource;
+use crate::source::nvme::{NamespaceInfo, NvmeAddress, NvmeOptions};
+use crate::source::{Reader, Source};
 use crate::stats::Reason;
 use crate::sys::memory::{Pages, Region};
 use crate::topology;
@@ -33,6 +34,7 @@ pub struct Builder {
     pub(crate) depth: Option<u16>,
     pub(crate) adaptive: bool,
     pub(crate) workers: usize,
+    pub(crate) nvme: Option<(NvmeAddress, NvmeOptions)>,
 }
 
 impl Default for Builder {
@@ -47,6 +49,7 @@ impl Default for Builder {
             depth: None,
             adaptive: true,
             workers: topology::copy_workers(),
+            nvme: None,
         }
     }
 }
@@ -116,6 +119,13 @@ impl Builder {
         self
     }
 
+    /// Reads a namespace instead of files, see [`Engine::read_raw`].
+    #[must_use]
+    pub fn nvme(mut self, address: NvmeAddress, options: NvmeOptions) -> Self {
+        self.nvme = Some((address, options));
+        self
+    }
+
     /// Opens the engine: makes the windows, probes the kernel, starts the ring thread.
     ///
     /// # Errors
@@ -164,12 +174,44 @@ pub struct Explanation {
     pub workers: usize,
 }
 
+impl Explanation {
+    /// The namespace that is read; `None` for files.
+    pub fn namespace(&self) -> Option<&NamespaceInfo> {
+        match &self.reader {
+            Reader::Nvme(info) => Some(info),
+            _ => None,
+        }
+    }
+}
+
+/// The source that the settings ask for, what it is, and what of it is not the best way.
+fn open_source(
+    settings: &Builder,
+    limits: &Limits,
+    workers: &Arc<Workers>,
+) -> Result<(Box<dyn Source>, Reader, Vec<Reason>)> {
+    if let Some((address, options)) = &settings.nvme {
+        let source = address.open(options)?;
+        let reader = Reader::Nvme(source.info().clone());
+        return Ok((Box::new(source), reader, Vec::new()));
+    }
+    let source = FileSource::open(
+        Arc::clone(workers),
+        limits.tickets.into(),
+        settings.io_uring,
+    )?;
+    let reader = source.reader().clone();
+    let threads = matches!(reader, Reader::Threads { .. });
+    let reasons = threads.then_some(Reason::NoIoUring).into_iter().collect();
+    Ok((Box::new(source), reader, reasons))
+}
+
 /// Makes everything an engine is made of, on the thread that is to run it.
 pub(crate) fn open_parts(
     settings: &Builder,
     control: crossbeam_channel::Receiver<Control>,
 ) -> Result<(Parts, Explanation)> {
-    let limits = settings.limits();
+    let mut limits = settings.limits();
     // Checked by the core once more; here so that a wrong size never reaches the allocator.
     limits.check().map_err(|cause| {
         Error::new(ErrorKind::InvalidInput, "engine settings")
@@ -183,18 +225,12 @@ pub(crate) fn open_parts(
         settings.workers,
         2 * leases + usize::from(limits.depth),
     )?;
-    let mut source = FileSource::open(
-        Arc::clone(&workers),
-        limits.tickets.into(),
-        settings.io_uring,
-    )?;
+    let (mut source, reader, mut reasons) = open_source(settings, &limits, &workers)?;
+    limits.depth = limits.depth.min(source.limits().depth);
+    limits.command_bytes = limits.command_bytes.min(source.limits().command_bytes);
     let region = Arc::new(Region::anonymous(pool_bytes, settings.huge_pages)?);
     let windows = WindowMemory::host(region, settings.window_bytes.into());
     let window_memory = source.attach(&windows, true)?;
-    let mut reasons = Vec::new();
-    if matches!(source.reader(), Reader::Threads { .. }) {
-        reasons.push(Reason::NoIoUring);
-    }
     reasons.extend(source.take_fallbacks());
     // Only the first window is faulted in: its pages stand for all of the pool's, and the
     // others' need not be waited for.
@@ -206,13 +242,13 @@ pub(crate) fn open_parts(
     let mut vram = HostVram::new(Arc::clone(&workers), 2 * leases, source.waker());
     let vram_windows = vram.attach(&windows)?;
     let explanation = Explanation {
-        reader: source.reader().clone(),
+        reader,
         window_pages: region.pages(),
         reasons: reasons.clone(),
         workers: workers.count(),
     };
     let parts = Parts {
-        source: Box::new(source),
+        source,
         vram: Box::new(vram),
         windows,
         window_memory,
@@ -222,6 +258,9 @@ pub(crate) fn open_parts(
         control,
         traced: settings.traced,
         reasons,
+        deadline: settings.nvme.as_ref().map(|(_, options)| {
+            Nanos(u64::try_from(options.deadline.as_nanos()).unwrap_or(u64::MAX))
+        }),
     };
     Ok((parts, explanation))
 }

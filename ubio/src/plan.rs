@@ -39,6 +39,8 @@ pub(crate) enum FileWay {
     Memory,
     /// Only through the page cache.
     Buffered,
+    /// It is a namespace, and read by this route.
+    Namespace(Route),
 }
 
 /// Which routes a plan may use.
@@ -159,6 +161,9 @@ impl Cutter<'_> {
     fn route(&mut self, stretch: Stretch) {
         let (way, _len) = self.files[stretch.file as usize];
         match (way, self.shape.policy) {
+            (FileWay::Namespace(route), _) => {
+                self.fill(stretch, Way::new(route, self.shape.landing));
+            }
             (FileWay::Memory, _) => self.fill(stretch, Way::new(Route::Buffered, self.cached())),
             (FileWay::Buffered, _) => {
                 self.fill(stretch, Way::new(Route::Buffered, self.shape.landing));

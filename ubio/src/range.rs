@@ -15,7 +15,7 @@ use std::sync::Arc;
 use fs_adapter::{FileIndex, Model};
 use ubio_core::Landing;
 
-use crate::driver::{Control, Ending, OpenStream};
+use crate::driver::{Control, Ending, OpenStream, Origin};
 use crate::engine::{Engine, Routes, policy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::CALLER_COPY_BYTES;
@@ -157,10 +157,12 @@ impl Engine {
         self.send(Control::Open(Box::new(OpenStream {
             plan: Arc::new(plan),
             objects: vec![Object::File(probed[0].object.clone())],
-            first_file: request.file.0,
+            origin: Origin::Files {
+                model: Arc::clone(model),
+                first: request.file.0,
+            },
             buffer: Some(request.to),
             claim: Some(Arc::new(claim)),
-            model: Arc::clone(model),
             item_bytes: vec![request.len_bytes],
             strict: false,
             reasons: direct_reasons(probed, request.routes),

@@ -28,6 +28,7 @@ pub use waker::Waker;
 use waker::wait_readable;
 
 pub mod file;
+pub mod nvme;
 mod waker;
 
 /// What a source can do; asked, never assumed.
@@ -41,12 +42,33 @@ pub struct SourceLimits {
     pub depth: u16,
 }
 
+/// How the source reads direct, and why not better.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// io_uring with these features.
+    Uring {
+        /// `SINGLE_ISSUER` and `DEFER_TASKRUN` (Linux 6.1).
+        deferred: bool,
+        /// Files are registered.
+        files: bool,
+    },
+    /// A pool of pread threads; io_uring could not be had for this reason.
+    Threads {
+        /// The kernel's words.
+        reason: String,
+    },
+    /// NVMe commands.
+    Nvme(nvme::NamespaceInfo),
+}
+
 /// What a source is asked to read from.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Object {
     /// An open file.
     File(file::FileObject),
+    /// The namespace that the source was opened for.
+    Namespace,
 }
 
 /// Memory attached to a source.

@@ -39,6 +39,13 @@ impl VramBuffer {
 }
 
 impl VramBuffer {
+    /// The memory, as this process has it mapped.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        match self {
+            Self::Host(region) => region,
+        }
+    }
+
     /// Makes all of it ready to be written, so that no later write has to: faults host
     /// memory in. A load does this itself, piece by piece and off its critical path.
     ///

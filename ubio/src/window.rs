@@ -14,6 +14,15 @@ pub enum MemoryKind {
     Host,
 }
 
+impl MemoryKind {
+    /// The word used in messages and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+        }
+    }
+}
+
 /// A stretch of memory that storage may write to, cut into windows of equal size.
 #[derive(Clone, Debug)]
 pub struct WindowMemory {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use fs_adapter::Format;
 use ubio::Explanation;
-use ubio::source::file::Reader;
+use ubio::source::Reader;
 use ubio::stats::Report;
 
 use crate::args::Args;
@@ -47,6 +47,7 @@ impl From<&Explanation> for Explain {
             reader: match &explanation.reader {
                 Reader::Uring { .. } => "io_uring".to_owned(),
                 Reader::Threads { reason } => format!("threads ({reason})"),
+                Reader::Nvme(info) => format!("{} ({})", info.route.name(), info.how),
             },
             window_pages: explanation.window_pages.name(),
             workers: explanation.workers,

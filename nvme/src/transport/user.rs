@@ -307,6 +307,10 @@ impl Transport for UserTransport {
         Ok(MemoryId(u32::try_from(index).expect("few memories")))
     }
 
+    fn is_registered(&self, _memory: MemoryId) -> bool {
+        true
+    }
+
     fn detach(&mut self, memory: MemoryId) {
         if let Some(slot) = self.memories.get_mut(memory.0 as usize) {
             if let Some(attachment) = slot {

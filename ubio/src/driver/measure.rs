@@ -32,6 +32,8 @@ pub(super) struct Submitted {
     pub(super) token: Token,
     pub(super) lease: Lease,
     pub(super) at: Nanos,
+    /// The core was told that it takes too long.
+    pub(super) overdue: bool,
 }
 
 impl Driver {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use fs_adapter::Model;
 use ubio_core::{FillErrorKind, Landing, ObjectId, Outcome, StreamId, StreamPlan};
 
-use super::{Driver, Ending, OpenStream};
+use super::{Driver, Ending, OpenStream, Origin};
 use crate::error::{Error, ErrorKind, NOT_STRICT, READ_AGAIN, Result};
 use crate::source::MemoryId;
+use crate::source::nvme::failure::of_stream;
 use crate::stats::Reason;
 use crate::sys::claim::Claim;
 use crate::vram::{BufferId, VramBuffer};
@@ -16,12 +16,10 @@ pub(super) struct Stream {
     pub(super) id: StreamId,
     pub(super) plan: Arc<StreamPlan>,
     pub(super) objects: Vec<ObjectId>,
-    /// Which of the model's files object 0 is; the others follow.
-    pub(super) first_file: u32,
+    pub(super) origin: Origin,
     /// The destination, as buffer the copy engine fills and, where a fill lands there without
     /// a window, as memory the source fills.
     pub(super) destination: Option<(BufferId, Option<MemoryId>)>,
-    pub(super) model: Arc<Model>,
     pub(super) item_bytes: Vec<u64>,
     /// Items shown to the consumer.
     pub(super) visible: u32,
@@ -49,15 +47,9 @@ impl Stream {
         memory.expect("attached for such a plan")
     }
 
-    /// Looks at the files that were read once more.
+    /// Looks at what was read once more.
     pub(super) fn check_unchanged(&self) -> Result<()> {
-        let files = &self.model.files()[self.first_file as usize..];
-        let mut read = vec![false; self.objects.len()];
-        for fill in &self.plan.fills {
-            read[fill.object.0 as usize] = true;
-        }
-        let mut read = files.iter().zip(read).filter(|(_, read)| *read);
-        Ok(read.try_for_each(|(file, _)| file.check_unchanged())?)
+        self.origin.check_unchanged(&self.plan, self.objects.len())
     }
 }
 
@@ -129,9 +121,8 @@ impl Driver {
             id,
             plan: open.plan,
             objects,
-            first_file: open.first_file,
+            origin: open.origin,
             destination,
-            model: open.model,
             item_bytes: open.item_bytes,
             visible: 0,
             consumed: 0,
@@ -238,10 +229,16 @@ impl Driver {
     }
 }
 
-fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {
-    let file = &stream.model.files()[(stream.first_file + failure.object.0) as usize];
+pub(super) fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {
     let place = format!("{} bytes at offset {}", failure.len, failure.offset);
     let cause = || std::io::Error::from_raw_os_error(failure.error.code);
+    if let Origin::Namespace(_) = stream.origin {
+        let error = match failure.error.kind {
+            FillErrorKind::Overdue => overdue(failure),
+            _ => of_stream(failure),
+        };
+        return stream.origin.at(failure.object.0, error);
+    }
     let error = match failure.error.kind {
         FillErrorKind::Truncated => Error::new(
             ErrorKind::Truncated,
@@ -263,6 +260,7 @@ fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {
         )
         .because(cause())
         .remedy("free memory or load less"),
+        FillErrorKind::Overdue => overdue(failure),
         FillErrorKind::NotResident => Error::new(
             ErrorKind::Fallback,
             format!("{place} are not in the page cache"),
@@ -277,5 +275,14 @@ fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {
         }
         _ => Error::os(format!("reading {place} failed"), cause()).remedy(READ_AGAIN),
     };
-    error.at(file.path())
+    stream.origin.at(failure.object.0, error)
+}
+
+fn overdue(failure: &ubio_core::action::Failure) -> Error {
+    let (len, offset) = (failure.len, failure.offset);
+    Error::new(
+        ErrorKind::Timeout,
+        format!("the device did not answer in time ({len} bytes at offset {offset})"),
+    )
+    .remedy("check the drive (dmesg, smartctl); its memory stays in use until it answers")
 }

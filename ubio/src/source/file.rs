@@ -14,7 +14,9 @@ use std::sync::Arc;
 use ubio_core::{FillError, FillErrorKind, ObjectId, Route, Token};
 
 use self::ring::{Place, Ring, RingRead};
-use super::{Completion, FillCommand, MemoryId, Object, Source, SourceLimits, Target, Wait, Waker};
+use super::{
+    Completion, FillCommand, MemoryId, Object, Reader, Source, SourceLimits, Target, Wait, Waker,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{DIRECT_DEPTH, MAX_COMMAND_BYTES, READ_THREADS};
 use crate::stats::Reason;
@@ -38,23 +40,6 @@ pub struct FileObject {
     pub buffered: Arc<OwnedFd>,
     /// It lives in memory: reading it waits for no storage.
     pub in_memory: bool,
-}
-
-/// How the source reads direct, and why not better.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reader {
-    /// io_uring with these features.
-    Uring {
-        /// `SINGLE_ISSUER` and `DEFER_TASKRUN` (Linux 6.1).
-        deferred: bool,
-        /// Files are registered.
-        files: bool,
-    },
-    /// A pool of pread threads; io_uring could not be had for this reason.
-    Threads {
-        /// The kernel's words.
-        reason: String,
-    },
 }
 
 enum Backend {
@@ -331,7 +316,13 @@ impl Source for FileSource {
     }
 
     fn add_object(&mut self, object: Object) -> Result<ObjectId> {
-        let Object::File(file) = object;
+        let Object::File(file) = object else {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "this engine reads files, and no namespace",
+            )
+            .remedy("open another engine for the namespace"));
+        };
         let index = match self.objects.iter().position(Option::is_none) {
             Some(index) => index,
             None => {

@@ -127,10 +127,15 @@ impl Waker {
         };
         wait_readable(self.event(), span)
             .map_err(|cause| crate::Error::os("cannot wait for a wake", cause))?;
-        let mut count = [0; 8];
-        // Nothing to read (EAGAIN) means that the time was up.
-        let _timed_out = rustix::io::read(&self.inner.event, &mut count);
+        self.clear();
         Ok(())
+    }
+
+    /// Makes the event unreadable until the next wake.
+    pub(crate) fn clear(&self) {
+        let mut count = [0; 8];
+        // Nothing to read (EAGAIN) means that there was no wake.
+        let _no_wake = rustix::io::read(&self.inner.event, &mut count);
     }
 
     /// The descriptor that becomes readable on a wake.

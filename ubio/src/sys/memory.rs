@@ -473,6 +473,17 @@ impl Region {
     }
 }
 
+// SAFETY: a region is one mapping (or an owner's stable memory), at one address from its making
+// to its drop.
+unsafe impl nvme::memory::TargetMemory for Region {
+    fn raw(&self) -> nvme::memory::RawMemory {
+        let len = usize::try_from(self.len_bytes).expect("64-bit");
+        // SAFETY: mapped as long as the region, which whoever asks holds; nobody holds a
+        // reference into memory that a device was given.
+        unsafe { nvme::memory::RawMemory::new(self.base, len) }
+    }
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
         if let Backing::Mapped { start, len } = self.backing {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::fs::StatVfsMountFlags;
-use ubio::source::file::Reader;
+use ubio::source::Reader;
 use ubio::source::file::probe::{DirectIo, probe};
 
 use crate::sides::Sides;
@@ -15,6 +15,7 @@ pub(crate) fn facts(sides: &Sides) -> Vec<(&'static str, String)> {
     let reader = match &explained.reader {
         Reader::Uring { deferred, .. } => format!("io_uring, deferred task work: {deferred}"),
         Reader::Threads { reason } => format!("threads ({reason})"),
+        Reader::Nvme(info) => format!("{} ({})", info.route.name(), info.how),
     };
     let direct = match probe(sides.file()).map(|probed| probed.direct_io) {
         Ok(DirectIo::Aligned(bytes)) => format!("yes, aligned to {bytes}"),

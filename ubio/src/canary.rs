@@ -109,7 +109,7 @@ impl Missed {
 fn places(len_bytes: u64) -> impl Iterator<Item = u64> {
     let page = u64::from(CANARY_BYTES);
     let pages = len_bytes / page;
-    let mut at = [0, pages / 2 | 1, pages.saturating_sub(1)];
+    let mut at = [0, (pages / 2) | 1, pages.saturating_sub(1)];
     at.sort_unstable();
     let mut last = None;
     at.into_iter()

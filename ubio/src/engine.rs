@@ -369,6 +369,13 @@ impl Engine {
         Ok(())
     }
 
+    /// Leaves the engine to end by itself, for a program that is about to exit while a device
+    /// keeps a command: dropping the engine would wait for it.
+    pub fn abandon(mut self) {
+        let _ended = self.send(Control::Close);
+        self.thread = None;
+    }
+
     /// What was done since the engine was opened or this was last called.
     ///
     /// # Errors

@@ -180,7 +180,43 @@ pub(crate) struct Args {
     pub(crate) man: bool,
 
     #[command(flatten)]
+    pub(crate) nvme: Nvme,
+
+    #[command(flatten)]
     pub(crate) advanced: Advanced,
+}
+
+/// How blocks of a namespace are read.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Blocks of a namespace (nvme: and vfio:)")]
+pub(crate) struct Nvme {
+    /// Fail when the drive takes longer for one read, seconds
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 60,
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(u32).range(1..=86_400)
+    )]
+    pub(crate) timeout: u32,
+
+    /// Poll for completions instead of waiting for interrupts: less latency, a busy core
+    #[arg(long)]
+    pub(crate) poll: bool,
+
+    /// Queue pairs (vfio: and emulated)
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(u16).range(1..=64)
+    )]
+    pub(crate) queues: u16,
+
+    /// Name memory by PRP lists also where the drive takes SGLs
+    #[arg(long)]
+    pub(crate) prp: bool,
 }
 
 /// What rarely needs to be touched.

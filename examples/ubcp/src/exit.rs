@@ -99,6 +99,12 @@ impl Failure {
         self
     }
 
+    /// Names the place, unless one is named already.
+    pub(crate) fn or_at(mut self, path: impl AsRef<Path>) -> Self {
+        self.path.get_or_insert_with(|| path.as_ref().to_owned());
+        self
+    }
+
     pub(crate) fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self

@@ -5,6 +5,7 @@
 //! | `args`, `size`, `manual` | the command line, its man page and completions |
 //! | `source`, `destination`, `via` | SRC, DST, and the way between them |
 //! | `run`, `placed`, `mapped` | loads: through the engine, or mapped |
+//! | `namespace` | byte ranges of an NVMe namespace |
 //! | `export` | back from shared memory to a file |
 //! | `verify`, `digest`, `meter` | checks and measurements of what was loaded |
 //! | `trace_file` | where `--trace` goes |
@@ -24,6 +25,7 @@ mod list;
 mod manual;
 mod mapped;
 mod meter;
+mod namespace;
 mod output;
 mod placed;
 mod progress;

@@ -8,7 +8,7 @@ use fs_adapter::placement::Placement;
 use ubio::vram::VramBuffer;
 use ubio::vram::host::allocate;
 use ubio::vram::shared::NamedBuffer;
-use ubio::{Engine, LoadRequest, Loaded, Routes};
+use ubio::{Builder, Engine, LoadRequest, Loaded, Routes};
 
 use crate::args::{Advanced, Args, Route};
 use crate::destination::Destination;
@@ -36,7 +36,8 @@ impl<'a> Placed<'a> {
     pub(crate) fn new(job: &'a Job<'a>) -> Result<Self, Failure> {
         let args = job.args;
         let placement = via::place(args, job.choice, &job.model, &job.plan, &job.destination)?;
-        let open = |path: &PathBuf| TraceFile::open(path, args, &job.model, &job.destination);
+        let sources = metadata_of(&job.model)?;
+        let open = |path: &PathBuf| TraceFile::open(path, args, &sources, &job.destination);
         let trace = args.trace.as_ref().map(open).transpose()?;
         Ok(Self {
             job,
@@ -119,7 +120,8 @@ impl<'a> Placed<'a> {
             .engine
             .load(request)
             .map_err(|error| Failure::engine(&error))?;
-        drive(load, job.signals, &mut progress)
+        let watch = load.watch();
+        drive(load, &watch, job.signals, &mut progress)
     }
 
     fn publish(&self, named: NamedBuffer) -> Result<(), Failure> {
@@ -154,13 +156,18 @@ impl<'a> Placed<'a> {
 }
 
 fn open_engine(args: &Args) -> Result<Engine, Failure> {
+    let opened = builder(args).io_uring(!args.advanced.no_uring).open();
+    opened.map_err(|error| Failure::engine(&error))
+}
+
+/// The engine's settings, but for those of a source.
+pub(crate) fn builder(args: &Args) -> Builder {
     let advanced: &Advanced = &args.advanced;
     let mut builder = Engine::builder()
         .windows(advanced.windows)
         .window_bytes(advanced.window_size)
         .adaptive(!advanced.no_tune)
         .huge_pages(!advanced.no_huge)
-        .io_uring(!advanced.no_uring)
         .traced(args.trace.is_some());
     if let Some(bytes) = advanced.command_size {
         builder = builder.command_bytes(bytes);
@@ -171,7 +178,7 @@ fn open_engine(args: &Args) -> Result<Engine, Failure> {
     if let Some(workers) = advanced.workers {
         builder = builder.workers(workers.into());
     }
-    builder.open().map_err(|error| Failure::engine(&error))
+    builder
 }
 
 /// The loaded tensors' bytes in the table's order.

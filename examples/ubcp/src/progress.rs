@@ -1,6 +1,6 @@
 //! Awaiting a load while showing how far it is and listening for signals.
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::io::IsTerminal;
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use ubio::{Load, Loaded};
+use ubio::Watch;
 
 use crate::args::{Args, ProgressWhen};
 use crate::exit::Failure;
@@ -137,12 +137,12 @@ impl Wake for Unpark {
 
 /// Waits until all of a load is visible. On a signal the load is cancelled; dropping the
 /// engine then waits for the devices.
-pub(crate) fn drive(
-    load: Load,
+pub(crate) fn drive<T>(
+    load: impl IntoFuture<Output = ubio::Result<T>>,
+    watch: &Watch,
     signals: &Signals,
     progress: &mut Progress,
-) -> Result<Loaded, Failure> {
-    let watch = load.watch();
+) -> Result<T, Failure> {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     let mut whole = pin!(load.into_future());

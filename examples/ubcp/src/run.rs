@@ -15,6 +15,7 @@ use crate::export::export;
 use crate::list;
 use crate::mapped;
 use crate::meter::Meter;
+use crate::namespace;
 use crate::placed::Placed;
 use crate::report::{self, Explain, Outcome, Subject};
 use crate::signals::Signals;
@@ -25,6 +26,11 @@ use crate::via::{self, Choice, Way};
 pub(crate) fn run(args: &Args, signals: &Signals, begun: Instant) -> Result<(), Failure> {
     args.check()?;
     let source = Source::parse(args.src.as_deref().unwrap_or_default())?;
+    if let Source::Namespace(source) = &source {
+        let (subject, outcomes) = namespace::run(args, signals, source, begun)?;
+        signals.answering();
+        return report::print(args, &subject, &outcomes).map_err(|error| signals.too_late(error));
+    }
     if args.list {
         let model = source.open(!args.no_follow)?;
         let plan = plan_of(args, &model)?;
@@ -100,23 +106,19 @@ impl Job<'_> {
     fn repeat(
         &self,
         begun: Instant,
-        mut once: impl FnMut(Meter, bool) -> Result<Done, Failure>,
+        once: impl FnMut(Meter, bool) -> Result<Done, Failure>,
     ) -> Result<(Subject, Vec<Outcome>), Failure> {
-        let repeats = self.args.repeat.unwrap_or(1);
-        let mut outcomes = Vec::new();
-        let mut meter = Meter::from_start(begun);
-        for repeat in 1.. {
-            if self.args.cold {
-                meter.except(|| drop_caches(&self.model))?;
-            }
-            let done = once(meter, repeat == repeats)?;
-            outcomes.push(done.outcome);
-            if repeat == repeats {
-                return Ok((self.subject(done.bytes, done.explain), outcomes));
-            }
-            meter = Meter::from_now();
-        }
-        unreachable!("the last repetition returns")
+        let before = || match self.args.cold {
+            true => drop_caches(&self.model),
+            false => Ok(()),
+        };
+        let mut done = repeat(self.args, begun, before, once)?;
+        let last = done
+            .last_mut()
+            .map(|done| (done.bytes, std::mem::take(&mut done.explain)));
+        let (bytes, explain) = last.unwrap_or_default();
+        let outcomes = done.into_iter().map(|done| done.outcome).collect();
+        Ok((self.subject(bytes, explain), outcomes))
     }
 
     /// What was asked to be found out about what was loaded, after the clock has stopped.
@@ -145,6 +147,25 @@ impl Job<'_> {
             explain,
         }
     }
+}
+
+/// Does `once` as often as asked, telling it which time is the last; `before` each time, off the
+/// clock.
+pub(crate) fn repeat<T>(
+    args: &Args,
+    begun: Instant,
+    mut before: impl FnMut() -> Result<(), Failure>,
+    mut once: impl FnMut(Meter, bool) -> Result<T, Failure>,
+) -> Result<Vec<T>, Failure> {
+    let repeats = args.repeat.unwrap_or(1);
+    let mut done = Vec::new();
+    let mut meter = Meter::from_start(begun);
+    for time in 1..=repeats {
+        meter.except(&mut before)?;
+        done.push(once(meter, time == repeats)?);
+        meter = Meter::from_now();
+    }
+    Ok(done)
 }
 
 /// Asks the kernel to forget the files' cached pages. Pages that others have mapped stay.

@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 
 use fs_adapter::{Model, OpenOptions};
 
+use ubio::source::nvme::NvmeAddress;
+
 use crate::exit::{Exit, Failure};
+use crate::namespace;
 
 /// Where the bytes come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,12 +19,67 @@ pub(crate) enum Source {
     Path(PathBuf),
     /// A named result of an earlier run.
     Shm(PathBuf),
+    /// Blocks of an NVMe namespace.
+    Namespace(NamespaceSource),
+}
+
+/// A byte range of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamespaceSource {
+    pub(crate) address: NvmeAddress,
+    pub(crate) offset: u64,
+    /// `None`: up to the end.
+    pub(crate) len_bytes: Option<u64>,
+}
+
+impl NamespaceSource {
+    /// The file that holds the blocks, where there is one.
+    pub(crate) fn files(&self) -> Vec<Metadata> {
+        let path = match &self.address {
+            NvmeAddress::Emulated { file, .. } => file,
+            NvmeAddress::Passthrough(path) => path,
+            _ => return Vec::new(),
+        };
+        path.metadata().into_iter().collect()
+    }
+
+    fn parse(text: &OsStr) -> Result<Self, Failure> {
+        let text = text.to_str().ok_or_else(|| {
+            Failure::usage(
+                format!("{} is not UTF-8", text.display()),
+                "name the device by a path that is",
+            )
+        })?;
+        let (address, rest) = NvmeAddress::parse(text).map_err(|error| Failure::engine(&error))?;
+        let mut source = Self {
+            address,
+            offset: 0,
+            len_bytes: None,
+        };
+        for (key, value) in &rest {
+            let bytes = namespace::bytes_of(key, value);
+            match key.as_str() {
+                "offset" => source.offset = bytes?,
+                "len" => source.len_bytes = Some(bytes?),
+                _ => {
+                    return Err(Failure::usage(
+                        format!("{key} is not known in {text}"),
+                        "write ?offset=…&len=…, and file= and block= for nvme:emulated",
+                    ));
+                }
+            }
+        }
+        Ok(source)
+    }
 }
 
 impl Source {
     pub(crate) fn parse(text: &OsStr) -> Result<Self, Failure> {
         if let Some(name) = after(text, "shm:") {
             return shm_path(name).map(Self::Shm);
+        }
+        if after(text, "nvme:").is_some() || after(text, "vfio:").is_some() {
+            return NamespaceSource::parse(text).map(Self::Namespace);
         }
         if text.is_empty() {
             return Err(Failure::usage("SRC is empty", "name a file or a folder"));
@@ -35,9 +93,10 @@ impl Source {
         Ok(Self::Path(PathBuf::from(text)))
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    fn path(&self) -> &Path {
         match self {
             Self::Path(path) | Self::Shm(path) => path,
+            Self::Namespace(_) => unreachable!("blocks are no model"),
         }
     }
 

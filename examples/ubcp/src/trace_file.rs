@@ -7,7 +7,6 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use fs_adapter::Model;
 use ubio::trace::Trace;
 
 use crate::args::Args;
@@ -27,7 +26,7 @@ impl TraceFile {
     pub(crate) fn open(
         path: &Path,
         args: &Args,
-        model: &Model,
+        sources: &[Metadata],
         destination: &Destination,
     ) -> Result<Self, Failure> {
         if path == "-" {
@@ -41,7 +40,7 @@ impl TraceFile {
             if !found.is_file() && !is_stream(&found) {
                 return Err(refused(path, "is a folder or a device"));
             }
-            if is_source(&found, model, source) {
+            if is_source(&found, sources, source) {
                 return Err(refused(path, "is the source"));
             }
             if found.is_file() && found.len() > 0 && !holds_a_trace(path) {
@@ -118,18 +117,14 @@ fn open_without_waiting(path: &Path) -> std::io::Result<File> {
 }
 
 /// Writing a trace over the source would lose it: its files, and its index.
-fn is_source(found: &Metadata, model: &Model, source: &Path) -> bool {
+fn is_source(found: &Metadata, sources: &[Metadata], source: &Path) -> bool {
     let same = |path: &Path| std::fs::metadata(path).is_ok_and(|other| is_same(found, &other));
     let is_index = |entry: std::fs::DirEntry| {
         let name = entry.file_name();
         name.to_string_lossy().ends_with(".index.json") && same(&entry.path())
     };
     let entries = || std::fs::read_dir(source).into_iter().flatten().flatten();
-    let of_model = model.files().iter().any(|file| {
-        let identity = file.identity();
-        (identity.inode, identity.device) == (found.ino(), found.dev())
-    });
-    of_model || same(source) || entries().any(is_index)
+    sources.iter().any(|file| is_same(found, file)) || same(source) || entries().any(is_index)
 }
 
 /// Whether it is what has the result's name, or would get that name itself: also by a link,

@@ -16,8 +16,21 @@ use rustix::io::Errno;
 /// The kernel's reason.
 pub fn restrict(file: impl AsFd, limit: &Metadata) -> io::Result<()> {
     let own = fstat(&file)?;
-    let now = own.st_mode & 0o777;
-    let within = now & allowed(limit.mode(), limit.gid() == own.st_gid);
+    keep(file, allowed(limit.mode(), limit.gid() == own.st_gid))
+}
+
+/// Takes all rights from group and others.
+///
+/// # Errors
+/// The kernel's reason.
+pub fn restrict_to_owner(file: impl AsFd) -> io::Result<()> {
+    keep(file, 0o700)
+}
+
+/// Takes the rights that are not among `bits`.
+fn keep(file: impl AsFd, bits: u32) -> io::Result<()> {
+    let now = fstat(&file)?.st_mode & 0o777;
+    let within = now & bits;
     if within == now {
         return Ok(());
     }

@@ -110,6 +110,15 @@ impl NamedBuffer {
             .map_err(|cause| Error::os("cannot set the mode of the shared memory", cause))
     }
 
+    /// Takes all rights from others than the owner, for a source that is the owner's alone.
+    ///
+    /// # Errors
+    /// The kernel's reason.
+    pub fn restrict_to_owner(&self) -> Result<()> {
+        rights::restrict_to_owner(&self.file)
+            .map_err(|cause| Error::os("cannot set the mode of the shared memory", cause))
+    }
+
     /// The memory, for a load.
     pub fn buffer(&self) -> VramBuffer {
         VramBuffer::Host(Arc::clone(&self.region))

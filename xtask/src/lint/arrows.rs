@@ -32,16 +32,30 @@ struct Dependency {
 }
 
 /// Our crates that each of our crates may use. Tests may also use the testkit.
-const ARROWS: [(&str, &[&str]); 8] = [
+const ARROWS: [(&str, &[&str]); 9] = [
     ("fs-adapter", &[]),
     ("nvme-sys", &[]),
     ("nvme", &["nvme-sys"]),
+    ("nvme-emulator", &["nvme", "nvme-sys"]),
     ("ubio-core", &[]),
-    ("ubio", &["fs-adapter", "nvme", "nvme-sys", "ubio-core"]),
-    ("ubio-testkit", &["fs-adapter", "nvme", "ubio", "ubio-core"]),
+    (
+        "ubio",
+        &["fs-adapter", "nvme", "nvme-emulator", "nvme-sys", "ubio-core"],
+    ),
+    (
+        "ubio-testkit",
+        &["fs-adapter", "nvme", "nvme-emulator", "ubio", "ubio-core"],
+    ),
     (
         "ubio-benches",
-        &["fs-adapter", "nvme", "ubio", "ubio-core", "ubio-testkit"],
+        &[
+            "fs-adapter",
+            "nvme",
+            "nvme-emulator",
+            "ubio",
+            "ubio-core",
+            "ubio-testkit",
+        ],
     ),
     ("xtask", &[]),
 ];

@@ -1,0 +1,3 @@
+//! System calls that take raw memory.
+
+pub(crate) mod file;

@@ -1,0 +1,1 @@
+//! Admin commands, one by one: what they do, and what each refuses.

@@ -8,9 +8,10 @@
 )]
 
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ubio::sys::memory::Region;
+use ubio::sys::memory::{Region, StableMemory};
 
 /// What untouched memory holds.
 pub(crate) const POISON: u8 = 0xa5;
@@ -61,6 +62,14 @@ impl Guarded {
         guarded
     }
 
+    /// Memory of `len_bytes` that begins `lead` bytes into a page, without guards of its own.
+    pub(crate) fn unaligned(lead: usize, len_bytes: usize) -> Self {
+        Self {
+            region: Arc::new(Region::adopt(Unaligned::new(lead, len_bytes))),
+            len_bytes: len_bytes as u64,
+        }
+    }
+
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
     }
@@ -106,6 +115,33 @@ impl Guarded {
             }
             at = at.max(range.end);
         }
+    }
+}
+
+/// A caller's memory that does not begin with a page.
+struct Unaligned {
+    memory: Vec<u8>,
+    start: usize,
+    len_bytes: usize,
+}
+
+impl Unaligned {
+    fn new(lead: usize, len_bytes: usize) -> Self {
+        let memory = vec![POISON; lead + len_bytes + 4096];
+        let to_page = memory.as_ptr().align_offset(4096);
+        Self {
+            memory,
+            start: to_page + lead,
+            len_bytes,
+        }
+    }
+}
+
+// SAFETY: a vector's contents stay where they are while it is not changed, and it owns them.
+unsafe impl StableMemory for Unaligned {
+    fn as_raw(&mut self) -> (NonNull<u8>, usize) {
+        let bytes = &mut self.memory[self.start..self.start + self.len_bytes];
+        (NonNull::from(bytes).cast(), self.len_bytes)
     }
 }
 

@@ -130,7 +130,8 @@ impl NvmeSource {
         if command.object.0 as usize >= self.objects {
             return Err(libc::EBADF);
         }
-        let there = end.min(self.info.len_bytes).saturating_sub(command.offset);
+        let has = self.transport.namespace().len_bytes();
+        let there = end.min(has).saturating_sub(command.offset);
         let there = u32::try_from(there).expect("no more than was asked for");
         let block = u64::from(self.info.block_bytes);
         if there == 0 {

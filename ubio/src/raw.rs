@@ -103,7 +103,10 @@ impl Engine {
         let (plan, item_bytes) = plan(offset, len, way, &shape)?;
         self.send(Control::Open(Box::new(OpenStream {
             plan: Arc::new(plan),
-            objects: vec![Object::Namespace],
+            objects: vec![Object::Namespace {
+                offset: 0,
+                len_bytes: info.len_bytes,
+            }],
             origin: Origin::Namespace(info.name.clone()),
             buffer: Some(buffer),
             claim: Some(claim),

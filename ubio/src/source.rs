@@ -67,8 +67,13 @@ pub enum Reader {
 pub enum Object {
     /// An open file.
     File(file::FileObject),
-    /// The namespace that the source was opened for.
-    Namespace,
+    /// A range of the namespace that the source was opened for.
+    Namespace {
+        /// First byte; of a block.
+        offset: u64,
+        /// Bytes; any number of them.
+        len_bytes: u64,
+    },
 }
 
 /// Memory attached to a source.

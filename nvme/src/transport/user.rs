@@ -76,13 +76,20 @@ struct Operation {
     overdue: bool,
 }
 
+/// Memory under one of its identifiers; the same memory may have several.
+#[derive(Debug)]
+struct Memory {
+    attachment: Arc<Attachment>,
+    in_flight: usize,
+}
+
 /// The transport.
 #[derive(Debug)]
 pub struct UserTransport {
     controller: Controller<Operation>,
     options: Options,
     limits: TransportLimits,
-    memories: Vec<Option<Attachment>>,
+    memories: Vec<Option<Memory>>,
     /// Where the next command goes, if there is room.
     next_queue: usize,
     in_flight: usize,
@@ -164,9 +171,8 @@ impl UserTransport {
 
     #[inline]
     fn attachment(&self, memory: MemoryId) -> &Attachment {
-        self.memories[memory.0 as usize]
-            .as_ref()
-            .expect("attached memory")
+        let memory = self.memories[memory.0 as usize].as_ref();
+        &memory.expect("attached memory").attachment
     }
 
     #[inline]
@@ -272,7 +278,10 @@ impl UserTransport {
     /// The controller was given up and may still write memory: all of that is kept for good.
     fn give_up(&mut self) -> Error {
         for memory in self.memories.drain(..).flatten() {
-            memory.give_up();
+            // Of several identifiers the last one has it alone.
+            if let Some(attachment) = Arc::into_inner(memory.attachment) {
+                attachment.give_up();
+            }
         }
         let cause = self.controller.dead().cloned();
         let what = "the controller can neither be reached nor kept from memory";
@@ -295,7 +304,13 @@ impl Transport for UserTransport {
     }
 
     fn attach(&mut self, memory: Arc<dyn TargetMemory>, _register: bool) -> Result<MemoryId> {
-        let attachment = Attachment::new(self.controller.device(), memory)?;
+        // Pinned once, however often it is attached.
+        let known = self.memories.iter().flatten();
+        let mut same = known.filter(|known| known.attachment.is_of(memory.raw()));
+        let attachment = match same.next() {
+            Some(known) => Arc::clone(&known.attachment),
+            None => Arc::new(Attachment::new(self.controller.device(), memory)?),
+        };
         let index = match self.memories.iter().position(Option::is_none) {
             Some(index) => index,
             None => {
@@ -303,7 +318,10 @@ impl Transport for UserTransport {
                 self.memories.len() - 1
             }
         };
-        self.memories[index] = Some(attachment);
+        self.memories[index] = Some(Memory {
+            attachment,
+            in_flight: 0,
+        });
         Ok(MemoryId(u32::try_from(index).expect("few memories")))
     }
 
@@ -313,8 +331,8 @@ impl Transport for UserTransport {
 
     fn detach(&mut self, memory: MemoryId) {
         if let Some(slot) = self.memories.get_mut(memory.0 as usize) {
-            if let Some(attachment) = slot {
-                assert_eq!(attachment.in_flight, 0, "commands are in flight");
+            if let Some(memory) = slot {
+                assert_eq!(memory.in_flight, 0, "commands are in flight");
             }
             *slot = None;
         }

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use nvme::lba::Lba;
+use nvme::lba::{BlockCount, Lba};
 use nvme::memory::TargetMemory;
 use nvme::transport::{Direction, Done, Incidents, Io, IoError, Transport};
 use ubio_core::{FillError, FillErrorKind, ObjectId, Route, Token};
@@ -52,6 +52,15 @@ struct Submitted {
     len: u32,
 }
 
+/// What a command reads.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    lba: Lba,
+    blocks: BlockCount,
+    /// Bytes of the object: fewer than the blocks have at its end.
+    len: u32,
+}
+
 /// The source.
 #[derive(Debug)]
 pub struct NvmeSource {
@@ -64,7 +73,8 @@ pub struct NvmeSource {
     /// Ended without the transport.
     ended: Vec<Completion>,
     done: Vec<Done>,
-    objects: usize,
+    /// First byte and bytes of each.
+    objects: Vec<Option<(u64, u64)>>,
     waker: Waker,
     unregistered: bool,
 }
@@ -95,7 +105,7 @@ impl NvmeSource {
             free: (0..depth.into()).rev().collect(),
             ended: Vec::new(),
             done: Vec::with_capacity(depth.into()),
-            objects: 0,
+            objects: Vec::new(),
             waker: Waker::new()?,
             unregistered: false,
             transport,
@@ -123,24 +133,53 @@ impl NvmeSource {
         });
     }
 
-    /// The bytes of a command that are there, or an errno.
-    fn bytes(&self, command: &FillCommand) -> Result<u32, i32> {
-        let end = command.offset.checked_add(command.len.into());
-        let end = end.ok_or(libc::EOVERFLOW)?;
-        if command.object.0 as usize >= self.objects {
-            return Err(libc::EBADF);
-        }
+    fn add_range(&mut self, offset: u64, len_bytes: u64) -> Result<ObjectId> {
         let has = self.transport.namespace().len_bytes();
-        let there = end.min(has).saturating_sub(command.offset);
-        let there = u32::try_from(there).expect("no more than was asked for");
-        let block = u64::from(self.info.block_bytes);
-        if there == 0 {
-            return Ok(0);
+        let end = offset.checked_add(len_bytes);
+        if end.is_none_or(|end| end > has) || !offset.is_multiple_of(self.info.block_bytes.into()) {
+            let what = format!("{len_bytes} bytes from byte {offset} of {has} are no blocks of it");
+            return Err(Error::new(ErrorKind::InvalidInput, what).at(&self.info.name));
         }
-        if !command.offset.is_multiple_of(block) || !u64::from(there).is_multiple_of(block) {
+        let free = self.objects.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.objects.len());
+        let id = u32::try_from(index)
+            .map_err(|_many| Error::new(ErrorKind::NoSpace, "too many objects in one engine"))?;
+        if free.is_none() {
+            self.objects.push(None);
+        }
+        self.objects[index] = Some((offset, len_bytes));
+        Ok(ObjectId(id))
+    }
+
+    /// What of a command there is to read, or an errno.
+    fn part(&self, command: &FillCommand) -> Result<Option<Part>, i32> {
+        let object = self.objects.get(command.object.0 as usize);
+        let (start, len_bytes) = object.copied().flatten().ok_or(libc::EBADF)?;
+        let end = command.offset.checked_add(command.len.into());
+        // As for files, so that no caller depends on what only blocks have.
+        let end = end.filter(|&end| i64::try_from(end).is_ok());
+        let end = end.ok_or(libc::EOVERFLOW)?;
+        let Some(there) = end.min(len_bytes).checked_sub(command.offset) else {
+            return Ok(None);
+        };
+        if there == 0 {
+            return Ok(None);
+        }
+        let block = self.transport.namespace().block;
+        let whole = there.next_multiple_of(block.bytes().into());
+        // A range may end inside of a block; a command may not.
+        if whole > command.len.into() {
             return Err(libc::EINVAL);
         }
-        Ok(there)
+        let (lba, blocks) = (block.lba(start + command.offset), block.blocks(whole));
+        match (lba, blocks) {
+            (Ok(lba), Ok(blocks)) if self.limits.command_bytes >= command.len => Ok(Some(Part {
+                lba,
+                blocks,
+                len: u32::try_from(there).expect("no more than was asked for"),
+            })),
+            _ => Err(libc::EINVAL),
+        }
     }
 
     fn reap(&mut self, completions: &mut Vec<Completion>) -> Result<()> {
@@ -180,11 +219,7 @@ impl Source for NvmeSource {
 
     fn add_object(&mut self, object: Object) -> Result<ObjectId> {
         match object {
-            // All of them are the namespace.
-            Object::Namespace => {
-                self.objects = self.objects.max(1);
-                Ok(ObjectId(0))
-            }
+            Object::Namespace { offset, len_bytes } => self.add_range(offset, len_bytes),
             Object::File(_) => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!("this engine reads {}, and no files", self.info.name),
@@ -193,7 +228,11 @@ impl Source for NvmeSource {
         }
     }
 
-    fn remove_object(&mut self, _object: ObjectId) {}
+    fn remove_object(&mut self, object: ObjectId) {
+        if let Some(slot) = self.objects.get_mut(object.0 as usize) {
+            *slot = None;
+        }
+    }
 
     fn attach(&mut self, memory: &WindowMemory, register: bool) -> Result<MemoryId> {
         let region: Arc<dyn TargetMemory> = Arc::clone(memory.region()) as _;
@@ -218,25 +257,19 @@ impl Source for NvmeSource {
             self.refuse(command.token, libc::EOPNOTSUPP);
             return Ok(());
         }
-        let len = match self.bytes(&command) {
-            Ok(0) => {
+        let part = match self.part(&command) {
+            Ok(Some(part)) => part,
+            Ok(None) => {
                 self.ended.push(Completion {
                     token: command.token,
                     result: Ok(0),
                 });
                 return Ok(());
             }
-            Ok(len) => len,
             Err(errno) => {
                 self.refuse(command.token, errno);
                 return Ok(());
             }
-        };
-        let block = self.transport.namespace().block;
-        let (Ok(Lba(lba)), Ok(blocks)) = (block.lba(command.offset), block.blocks(len.into()))
-        else {
-            self.refuse(command.token, libc::EINVAL);
-            return Ok(());
         };
         let Some(slot) = self.free.pop() else {
             return Err(command);
@@ -244,8 +277,8 @@ impl Source for NvmeSource {
         let io = Io {
             token: slot.into(),
             direction: Direction::Read,
-            lba: Lba(lba),
-            blocks,
+            lba: part.lba,
+            blocks: part.blocks,
             memory: nvme::transport::MemoryId(memory.0),
             offset,
         };
@@ -256,7 +289,7 @@ impl Source for NvmeSource {
         }
         self.submitted[slot as usize] = Some(Submitted {
             token: command.token,
-            len,
+            len: part.len,
         });
         Ok(())
     }

@@ -17,10 +17,12 @@ use ubio_core::Route;
 
 pub mod cases;
 mod file;
+mod nvme;
 mod session;
 
 pub use crate::guarded::{byte_at, fill};
 pub use file::{Cache, FileFixture, Reading};
+pub use nvme::EmulatedFixture;
 
 /// What an object is to hold.
 #[derive(Clone, Debug)]

@@ -1,8 +1,9 @@
 //! The file source under the suite: by io_uring and by threads, by every route, on the disk
 //! and in memory.
 
+use nvme_emulator::Scatter;
 use ubio_core::Route;
-use ubio_testkit::source::{Cache, FileFixture, Reading, cases};
+use ubio_testkit::source::{Cache, EmulatedFixture, FileFixture, Reading, cases};
 use ubio_testkit::source_suite;
 
 fn on_disk(reading: Reading, route: Route, cache: Cache) -> FileFixture {
@@ -50,3 +51,20 @@ fn what_is_not_in_the_page_cache_is_said_to_be_so() {
         cases::cold_ranges_are_not_resident(&on_disk(reading, Route::Cached, Cache::Cold));
     }
 }
+
+source_suite!(emulated, EmulatedFixture::new(512));
+source_suite!(
+    emulated_scattered,
+    EmulatedFixture {
+        scatter: Scatter::Pages,
+        interrupts: false,
+        ..EmulatedFixture::new(4096)
+    }
+);
+source_suite!(
+    emulated_sgls,
+    EmulatedFixture {
+        sgl: true,
+        ..EmulatedFixture::new(4096)
+    }
+);

@@ -18,7 +18,6 @@ pub(super) struct Attachment {
     len_bytes: u64,
     layout: TableLayout,
     lists: Mapping,
-    pub(super) in_flight: usize,
 }
 
 /// The whole pages that memory lies in.
@@ -73,8 +72,13 @@ impl Attachment {
             len_bytes: raw.len_bytes(),
             layout,
             lists,
-            in_flight: 0,
         })
+    }
+
+    /// Whether it is of exactly this memory.
+    pub(super) fn is_of(&self, memory: RawMemory) -> bool {
+        let start = self.mapping.raw().part(self.lead, self.len_bytes).start();
+        (start, self.len_bytes) == (memory.start(), memory.len_bytes())
     }
 
     pub(super) fn runs(&self) -> &[DmaRun] {

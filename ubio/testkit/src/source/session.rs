@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use ubio::source::{Completion, FillCommand, MemoryId, Source, Target, Wait};
 use ubio::window::WindowMemory;
-use ubio_core::{FillError, FillErrorKind, ObjectId, Route, Token};
+use ubio_core::{FillError, FillErrorKind, ObjectId, Token};
 
 use super::{Made, Shape, SourceFixture};
 use crate::guarded::{Guarded, POISON, assert_same};
@@ -194,7 +194,7 @@ impl<'a> Session<'a> {
         }
         let end = at + wanted.len() as u64;
         assert_same(&memory.bytes(at..end), &wanted, &what);
-        if self.fixture.route() == Route::Direct {
+        if self.fixture.route().is_dma() {
             // DMA moves whole blocks, and the kernel zeroes what it did not move.
             let block_end = end.next_multiple_of(self.alignment()).min(at + range.1);
             let rest = memory.bytes(block_end..at + range.1);

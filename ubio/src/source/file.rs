@@ -18,7 +18,7 @@ use super::{Completion, FillCommand, MemoryId, Object, Source, SourceLimits, Tar
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{DIRECT_DEPTH, MAX_COMMAND_BYTES, READ_THREADS};
 use crate::stats::Reason;
-use crate::sys::memory::Region;
+use crate::sys::memory::{MemoryKind, Region};
 use crate::window::WindowMemory;
 use crate::workers::{DoneQueue, Job, Work, Workers};
 
@@ -359,6 +359,18 @@ impl Source for FileSource {
     }
 
     fn attach(&mut self, memory: &WindowMemory, register: bool) -> Result<MemoryId> {
+        let register = match memory.kind() {
+            MemoryKind::Host => register,
+            // Its pages cannot be pinned for longer than a command: EFAULT.
+            MemoryKind::P2p => false,
+            MemoryKind::Bar => {
+                let what = "the kernel cannot read a file into a BAR, which has no pages";
+                return Err(Error::new(ErrorKind::Unsupported, what).remedy(
+                    "use host windows, p2pmem where the kernel has it, or a drive of our own \
+                     through VFIO",
+                ));
+            }
+        };
         let region = Arc::clone(memory.region());
         let windows = region.len_bytes().div_ceil(memory.window_bytes());
         let windows = if register {
@@ -428,6 +440,16 @@ impl Source for FileSource {
             };
             return self.refuse(&command, error);
         };
+        let (Target::Memory { memory, .. } | Target::Scatter { memory, .. }) = command.target;
+        let kind = self.memory(memory).region.kind();
+        if kind.is_device() && command.route != Route::Direct {
+            // It would be a copy by the processor, which such memory is not for.
+            let error = FillError {
+                kind: FillErrorKind::Fatal,
+                code: libc::EOPNOTSUPP,
+            };
+            return self.refuse(&command, error);
+        }
         let buffered = Arc::clone(&file.buffered);
         let in_memory = file.in_memory;
         let resident_only = command.route == Route::Cached;

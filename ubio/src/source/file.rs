@@ -427,28 +427,16 @@ impl Source for FileSource {
         // The kernel takes offset −1 for "where the descriptor stands".
         let end = command.offset.checked_add(command.len.into());
         if end.is_none_or(|end| end > MAX_OFFSET) {
-            let error = FillError {
-                kind: FillErrorKind::Fatal,
-                code: libc::EOVERFLOW,
-            };
-            return self.refuse(&command, error);
+            return self.refuse(&command, libc::EOVERFLOW);
         }
         let Some(Some(file)) = self.objects.get(command.object.0 as usize) else {
-            let error = FillError {
-                kind: FillErrorKind::Fatal,
-                code: libc::EBADF,
-            };
-            return self.refuse(&command, error);
+            return self.refuse(&command, libc::EBADF);
         };
         let (Target::Memory { memory, .. } | Target::Scatter { memory, .. }) = command.target;
         let kind = self.memory(memory).region.kind();
         if kind.is_device() && command.route != Route::Direct {
             // It would be a copy by the processor, which such memory is not for.
-            let error = FillError {
-                kind: FillErrorKind::Fatal,
-                code: libc::EOPNOTSUPP,
-            };
-            return self.refuse(&command, error);
+            return self.refuse(&command, libc::EOPNOTSUPP);
         }
         let buffered = Arc::clone(&file.buffered);
         let in_memory = file.in_memory;
@@ -485,21 +473,9 @@ impl Source for FileSource {
             }
             (Target::Memory { .. }, Route::Direct) => match file.direct.clone() {
                 Some(direct) => self.submit_direct(command, &direct, false),
-                None => {
-                    let error = FillError {
-                        kind: FillErrorKind::Fatal,
-                        code: libc::EINVAL,
-                    };
-                    self.refuse(&command, error)
-                }
+                None => self.refuse(&command, libc::EINVAL),
             },
-            (_, _) => {
-                let error = FillError {
-                    kind: FillErrorKind::Fatal,
-                    code: libc::EOPNOTSUPP,
-                };
-                self.refuse(&command, error)
-            }
+            (_, _) => self.refuse(&command, libc::EOPNOTSUPP),
         }
     }
 
@@ -541,7 +517,11 @@ impl Source for FileSource {
 
 impl FileSource {
     /// Completes a command that cannot be started, through the ordinary way.
-    fn refuse(&mut self, command: &FillCommand, error: FillError) -> Result<(), FillCommand> {
+    fn refuse(&mut self, command: &FillCommand, code: i32) -> Result<(), FillCommand> {
+        let error = FillError {
+            kind: FillErrorKind::Fatal,
+            code,
+        };
         self.jobs += 1;
         self.done.push(command.token.0, Err(error));
         Ok(())

@@ -51,11 +51,6 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
-    pub(crate) fn new(len_bytes: u64) -> Self {
-        let region = Region::anonymous(len_bytes + 2 * GUARD_BYTES, false).expect("small memory");
-        Self::of(Arc::new(region), len_bytes)
-    }
-
     /// Memory of any kind, of which the guards take their share.
     pub(crate) fn of(region: Arc<Region>, len_bytes: u64) -> Self {
         assert!(region.len_bytes() >= len_bytes + 2 * GUARD_BYTES);

@@ -30,7 +30,7 @@
 //! | [`load`] | what a caller holds: tensors as they become visible, lent windows |
 //! | [`range`] | byte ranges of files opened once |
 //! | [`source`] | the joint for whatever fills windows; files |
-//! | [`vram`] | the joint for where bytes end; host memory, named shared memory |
+//! | [`vram`] | the joint for where bytes end; host memory, named shared memory, PCI BARs |
 //! | [`window`] | what windows are made of |
 //! | [`map`] | the page cache itself as destination |
 //! | [`stats`], [`trace`] | what a load reports |

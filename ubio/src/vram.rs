@@ -4,7 +4,7 @@
 //!
 //! A CUDA backend fits so: `attach` pins the windows, `adopt` takes a device pointer,
 //! `submit` enqueues on a CUDA stream of its own followed by an event, `poll` queries
-//! events. A BAR backend copies by the workers like the host's, with write-combining stores
+//! events. The BAR backend copies by the workers like the host's, with write-combining stores
 //! and a read-back before it reports.
 //!
 //! unsafe: `submit` is an unsafe method, since memory is written after it returns.

@@ -13,7 +13,7 @@ use ubio::source::file::probe::probe;
 use ubio::source::{FillCommand, Object, Source, Target, Wait};
 use ubio::vram::VramBuffer;
 use ubio::vram::bar::EmulatedBar;
-use ubio::window::{MemoryKind, WindowMemory};
+use ubio::window::MemoryKind;
 use ubio::workers::Workers;
 use ubio::{Destination, Engine, ErrorKind, LoadRequest, Opened, RangeRequest, Routes};
 use ubio_core::{FillErrorKind, Route, Token};
@@ -142,11 +142,6 @@ fn an_engine_over_host_memory_loads_nothing_into_a_bar() {
         read.expect_err("another backend").kind(),
         ErrorKind::Unsupported
     );
-    let host = WindowMemory::host(
-        Arc::new(ubio::sys::memory::Region::anonymous(4096, false).expect("memory")),
-        4096,
-    );
-    assert_eq!(host.kind(), MemoryKind::Host);
     assert_eq!(
         bar.seen_by_device(bar.memory().region(), 0, 1 << 20),
         vec![0; 1 << 20]

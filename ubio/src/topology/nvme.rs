@@ -179,12 +179,10 @@ impl Topology {
                 .filter_map(|entry| subsystem.join(entry).canonicalize().ok())
         });
         let reaches = |controller: &PathBuf| {
-            let same = |path: &Name| {
-                path.instance == device.instance
-                    && path.path.is_some()
-                    && path.namespace == device.namespace
-            };
-            names(controller).any(|entry| name(&entry).is_some_and(|path| same(&path)))
+            names(controller).any(|entry| {
+                name(&entry)
+                    .is_some_and(|path| path.path.is_some() && path.namespace == device.namespace)
+            })
         };
         sorted(
             controllers

@@ -69,7 +69,8 @@ impl fmt::Display for Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum P2pReason {
-    /// The memory is the controller's own.
+    /// The memory is the controller's own. Passthrough commands of one page succeeded there and
+    /// longer ones failed (QEMU 7.2, Linux 7.2), so a small canary would prove nothing.
     OwnMemory,
     /// The BAR is not implemented, or is I/O ports.
     NoSuchMemory(MemoryPart),
@@ -109,8 +110,8 @@ impl fmt::Display for P2pReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OwnMemory => f.write_str(
-                "the memory is the controller's own, which it refuses as a target from the \
-                 kernel (NVMe status 0x4012)",
+                "the memory is the controller's own, which it refuses in passthrough commands of \
+                 more than a page (NVMe status 0x4012)",
             ),
             Self::NoSuchMemory(part) => write!(f, "the function has no memory in {part}"),
             Self::NoP2pmem => f.write_str("the kernel has no peer-to-peer memory of the function"),

@@ -203,7 +203,7 @@ impl Engine {
     ///
     /// # Errors
     /// NoSpace (no memory), InvalidInput (a placement that is not the model's, a destination
-    /// that does not fit it), Busy (the destination is in use by another load or its tensors),
+    /// that does not fit it), Unsupported (a destination in a device), Busy (the destination is in use by another load or its tensors),
     /// Fallback (strict, and the best way is not to be had). Read errors come through the
     /// handle.
     pub fn load(&self, request: LoadRequest) -> Result<Load> {
@@ -219,7 +219,7 @@ impl Engine {
             ),
             Destination::Buffer(buffer) => (buffer, true),
         };
-        let VramBuffer::Host(region) = &buffer;
+        let region = buffer.host_region()?;
         let claim = destination::claim(region, &request.placement)?;
         if used || request.placement.header.is_some() {
             destination::clear(region, &request.placement, &covered);

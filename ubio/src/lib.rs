@@ -31,7 +31,7 @@
 //! | [`range`] | byte ranges of files opened once |
 //! | [`raw`] | byte ranges of a namespace |
 //! | [`source`] | the joint for whatever fills windows; files, NVMe namespaces |
-//! | [`vram`] | the joint for where bytes end; host memory, named shared memory |
+//! | [`vram`] | the joint for where bytes end; host memory, named shared memory, PCI BARs |
 //! | [`canary`] | proof that bytes land, before memory is used |
 //! | [`window`] | what windows are made of |
 //! | [`map`] | the page cache itself as destination |

@@ -221,7 +221,7 @@ struct Placed {
 impl Placed {
     fn view(&self, index: usize) -> TensorView<'_> {
         let placed = &self.tensors[index];
-        let VramBuffer::Host(region) = &self.buffer;
+        let region = self.buffer.region();
         // SAFETY: only called for visible items; those were landed, flushed and are never
         // written again as long as the buffer lives.
         let bytes = unsafe { region.bytes(placed.offset, placed.len) };
@@ -410,7 +410,7 @@ impl Loaded {
     /// All that was loaded: header, tensors and padding as placed, as many bytes as the
     /// placement has. The buffer may be larger.
     pub fn bytes(&self) -> &[u8] {
-        let VramBuffer::Host(region) = &self.placed.buffer;
+        let region = self.placed.buffer.region();
         // SAFETY: the load is over: all of it has landed, and nothing writes it any more.
         unsafe { region.bytes(0, self.placed.len_bytes) }
     }

@@ -26,6 +26,7 @@ use crate::source::Object;
 use crate::source::file::probe::{DirectIo, Probed, probe};
 use crate::source::file::residency::{Residency, residency};
 use crate::sys::claim::Claim;
+use crate::sys::memory::MemoryKind;
 use crate::vram::VramBuffer;
 
 /// The files of a model, opened for reading and probed. Cheap to clone; the descriptors
@@ -120,7 +121,7 @@ impl Engine {
             shared.finish(Ok(()));
             return Ok(transfer);
         }
-        let VramBuffer::Host(region) = &request.to;
+        let region = request.to.region();
         let claim = Claim::take(region, request.at, request.len_bytes).ok_or_else(|| {
             Error::new(
                 ErrorKind::Busy,
@@ -148,7 +149,8 @@ impl Engine {
             } else {
                 Landing::Window
             },
-            scatter: true,
+            // Scattered copies come from the page cache, which no device memory takes.
+            scatter: !request.to.region().kind().is_device(),
             policy: policy(request.routes),
         };
         let files = std::slice::from_ref(file);
@@ -178,7 +180,10 @@ fn copy_resident(probed: &Probed, request: &RangeRequest) -> bool {
     if !may || request.len_bytes > CALLER_COPY_BYTES {
         return false;
     }
-    let VramBuffer::Host(region) = &request.to;
+    let region = request.to.region();
+    if region.kind() != MemoryKind::Host {
+        return false;
+    }
     let range = (request.at, request.len_bytes);
     // What lives in memory is resident, and some such file systems know no NOWAIT.
     let nowait = probed.direct_io != DirectIo::InMemory;
@@ -210,7 +215,7 @@ fn check(request: &RangeRequest, file_bytes: u64) -> Result<()> {
     if request.routes == Routes::Traditional {
         return invalid("single ranges have no traditional path".to_owned());
     }
-    let VramBuffer::Host(region) = &request.to;
+    let region = request.to.region();
     let parts = [offset, len, region.address(at, 0) as u64];
     if request.in_place && parts.iter().any(|part| !part.is_multiple_of(ALIGNMENT)) {
         let what = format!("in place every place and length is a multiple of {ALIGNMENT} bytes");

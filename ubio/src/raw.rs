@@ -247,7 +247,7 @@ impl RawLoaded {
 
     /// The bytes, where they are in host memory.
     pub fn bytes(&self) -> Option<&[u8]> {
-        let VramBuffer::Host(region) = &self.buffer;
+        let region = self.buffer.host_region().ok()?;
         // SAFETY: the load is over: all of it has landed, and nothing writes it any more.
         Some(unsafe { region.bytes(0, self.len_bytes) })
     }

@@ -4,6 +4,7 @@
 pub(crate) mod claim;
 pub mod lease;
 pub mod memory;
+pub(crate) mod mmio;
 pub(crate) mod parallel;
 pub mod rights;
 pub(crate) mod stream;

@@ -1,10 +1,26 @@
-//! What the machine offers: cores this process may use, what moves a disk's bytes, huge pages.
-//! Reads sysfs and the affinity mask; missing files mean the plainest answer.
+//! What the machine offers: cores this process may use, what moves a disk's bytes, huge pages;
+//! below, PCI functions and whether they reach each other. Reads sysfs and the affinity mask;
+//! here missing files mean the plainest answer.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use crate::sys::memory::{HUGE_PAGE_BYTES, free_huge_pages};
+
+pub use address::{MemoryPart, PciAddress};
+pub use config::{Acs, PortType};
+pub use p2p::{P2pReason, PeerMemory, PeerPath, Verdict, p2p_verdict, peer_path};
+pub use pci::{
+    Bar, HostBridge, IommuDomain, IommuGroup, Link, P2pmem, PciFunction, Port, Topology,
+};
+
+mod address;
+mod config;
+mod nvme;
+mod p2p;
+mod pci;
+#[cfg(test)]
+pub(crate) mod tree;
 
 /// Cores this process may run on; at least 1.
 pub fn cores() -> usize {

@@ -4,7 +4,7 @@
 //!
 //! A CUDA backend fits so: `attach` pins the windows, `adopt` takes a device pointer,
 //! `submit` enqueues on a CUDA stream of its own followed by an event, `poll` queries
-//! events. A BAR backend copies by the workers like the host's, with write-combining stores
+//! events. The BAR backend copies by the workers like the host's, with write-combining stores
 //! and a read-back before it reports.
 //!
 //! unsafe: `submit` is an unsafe method, since memory is written after it returns.
@@ -14,10 +14,12 @@ use std::sync::Arc;
 
 use ubio_core::{FillError, StreamPlan};
 
-use crate::error::Result;
-use crate::sys::memory::Region;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::memory::{MemoryKind, Region};
 use crate::window::WindowMemory;
 
+pub mod bar;
+mod copies;
 pub mod host;
 pub mod shared;
 
@@ -27,38 +29,52 @@ pub mod shared;
 pub enum VramBuffer {
     /// Host memory.
     Host(Arc<Region>),
+    /// Memory of a PCI function: a BAR or p2pmem ([`bar::BarMemory`]).
+    Bar(Arc<Region>),
 }
 
 impl VramBuffer {
     /// Bytes.
     pub fn len_bytes(&self) -> u64 {
+        self.region().len_bytes()
+    }
+
+    /// The memory, of whatever kind.
+    pub fn region(&self) -> &Arc<Region> {
         match self {
-            Self::Host(region) => region.len_bytes(),
+            Self::Host(region) | Self::Bar(region) => region,
+        }
+    }
+
+    /// The memory, if the processor may look at it as it is.
+    ///
+    /// # Errors
+    /// Unsupported: it lies in a device.
+    pub fn host_region(&self) -> Result<&Arc<Region>> {
+        let region = self.region();
+        match region.kind() {
+            MemoryKind::Host => Ok(region),
+            kind => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("tensors cannot be looked at in {} memory", kind.name()),
+            )
+            .remedy("load into host memory, or read single ranges (Engine::read_range)")),
         }
     }
 }
 
 impl VramBuffer {
-    /// The memory, as this process has it mapped.
-    pub(crate) fn region(&self) -> &Arc<Region> {
-        match self {
-            Self::Host(region) => region,
-        }
-    }
-
     /// Makes all of it ready to be written, so that no later write has to: faults host
-    /// memory in. A load does this itself, piece by piece and off its critical path.
+    /// memory in. A load does this itself, piece by piece and off its critical path. A BAR is
+    /// always there.
     ///
     /// # Errors
     /// NoSpace.
     pub fn fault_in(&self) -> Result<()> {
-        match self {
-            Self::Host(region) => {
-                region.populate(0, region.len_bytes())?;
-                region.note_faulted_in();
-                Ok(())
-            }
-        }
+        let region = self.region();
+        region.populate(0, region.len_bytes())?;
+        region.note_faulted_in();
+        Ok(())
     }
 }
 

@@ -6,45 +6,58 @@ use std::sync::Arc;
 
 use crate::sys::memory::Region;
 
-/// What kind of memory it is, and so which sources can fill it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum MemoryKind {
-    /// Host memory: every source can fill it, and it can be registered.
-    Host,
-}
-
-impl MemoryKind {
-    /// The word used in messages and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-        }
-    }
-}
+pub use crate::sys::memory::MemoryKind;
 
 /// A stretch of memory that storage may write to, cut into windows of equal size.
 #[derive(Clone, Debug)]
 pub struct WindowMemory {
-    kind: MemoryKind,
     region: Arc<Region>,
     window_bytes: u64,
 }
 
 impl WindowMemory {
-    /// Host memory cut into windows of `window_bytes`; a rest at the end is not used.
-    pub fn host(region: Arc<Region>, window_bytes: u64) -> Self {
+    fn new(region: Arc<Region>, window_bytes: u64, kind: MemoryKind) -> Self {
         assert!(window_bytes > 0, "a window has a size");
+        assert_eq!(region.kind(), kind, "the kind of the memory");
         Self {
-            kind: MemoryKind::Host,
             region,
             window_bytes,
         }
     }
 
+    /// Host memory cut into windows of `window_bytes`; a rest at the end is not used.
+    ///
+    /// # Panics
+    /// If it is other memory.
+    pub fn host(region: Arc<Region>, window_bytes: u64) -> Self {
+        Self::new(region, window_bytes, MemoryKind::Host)
+    }
+
+    /// Peer-to-peer memory with pages, cut in the same way.
+    ///
+    /// # Panics
+    /// If it is other memory.
+    pub fn p2p(region: Arc<Region>, window_bytes: u64) -> Self {
+        Self::new(region, window_bytes, MemoryKind::P2p)
+    }
+
+    /// A BAR's memory, without pages, cut in the same way.
+    ///
+    /// # Panics
+    /// If it is other memory.
+    pub fn bar(region: Arc<Region>, window_bytes: u64) -> Self {
+        Self::new(region, window_bytes, MemoryKind::Bar)
+    }
+
+    /// Memory of whatever kind it is, cut in the same way.
+    pub fn of(region: Arc<Region>, window_bytes: u64) -> Self {
+        let kind = region.kind();
+        Self::new(region, window_bytes, kind)
+    }
+
     /// The kind.
     pub fn kind(&self) -> MemoryKind {
-        self.kind
+        self.region.kind()
     }
 
     /// The memory itself.

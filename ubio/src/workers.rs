@@ -20,7 +20,7 @@ use ubio_core::{FillError, FillErrorKind, Nanos, Piece, StreamPlan};
 use crate::error::{Error, Result};
 use crate::limits::INLINE_COPY_BYTES;
 use crate::source::Waker;
-use crate::sys::memory::Region;
+use crate::sys::memory::{Posted, Region};
 use crate::sys::thread::{self, not_started};
 
 /// What a job does.
@@ -225,11 +225,16 @@ impl Work {
                 plan,
                 fill,
             } => {
+                let mut posted = Posted::default();
                 for piece in pieces(plan, *fill) {
                     let from = window_offset + u64::from(piece.fill_offset);
+                    let len = piece.len.into();
                     // SAFETY: promised by the job's maker; a window is no destination.
-                    unsafe { to.copy_from(piece.destination, window, from, piece.len.into()) };
+                    let copied = unsafe { to.post(piece.destination, window, from, len) };
+                    posted = posted.and(copied);
                 }
+                // Once for all pieces: it is a round trip to the device.
+                to.settle(posted);
                 Ok(plan.fills[*fill as usize].expected)
             }
             Self::Gather {
@@ -239,11 +244,15 @@ impl Work {
                 plan,
                 fill,
             } => {
+                let mut posted = Posted::default();
                 for piece in pieces(plan, *fill) {
                     let to = window_offset + u64::from(piece.fill_offset);
+                    let len = piece.len.into();
                     // SAFETY: promised by the job's maker; a window is no destination.
-                    unsafe { window.copy_from(to, from, piece.destination, piece.len.into()) };
+                    let copied = unsafe { window.post(to, from, piece.destination, len) };
+                    posted = posted.and(copied);
                 }
+                window.settle(posted);
                 Ok(plan.fills[*fill as usize].expected)
             }
             Self::ReadScatter {

@@ -20,7 +20,7 @@ use super::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{DIRECT_DEPTH, MAX_COMMAND_BYTES, READ_THREADS};
 use crate::stats::Reason;
-use crate::sys::memory::Region;
+use crate::sys::memory::{MemoryKind, Region};
 use crate::window::WindowMemory;
 use crate::workers::{DoneQueue, Job, Work, Workers};
 
@@ -350,6 +350,18 @@ impl Source for FileSource {
     }
 
     fn attach(&mut self, memory: &WindowMemory, register: bool) -> Result<MemoryId> {
+        let register = match memory.kind() {
+            MemoryKind::Host => register,
+            // Its pages cannot be pinned for longer than a command: EFAULT.
+            MemoryKind::P2p => false,
+            MemoryKind::Bar => {
+                let what = "the kernel cannot read a file into a BAR, which has no pages";
+                return Err(Error::new(ErrorKind::Unsupported, what).remedy(
+                    "use host windows, p2pmem where the kernel has it, or a drive of our own \
+                     through VFIO",
+                ));
+            }
+        };
         let region = Arc::clone(memory.region());
         let windows = region.len_bytes().div_ceil(memory.window_bytes());
         let windows = if register {
@@ -406,19 +418,17 @@ impl Source for FileSource {
         // The kernel takes offset −1 for "where the descriptor stands".
         let end = command.offset.checked_add(command.len.into());
         if end.is_none_or(|end| end > MAX_OFFSET) {
-            let error = FillError {
-                kind: FillErrorKind::Fatal,
-                code: libc::EOVERFLOW,
-            };
-            return self.refuse(&command, error);
+            return self.refuse(&command, libc::EOVERFLOW);
         }
         let Some(Some(file)) = self.objects.get(command.object.0 as usize) else {
-            let error = FillError {
-                kind: FillErrorKind::Fatal,
-                code: libc::EBADF,
-            };
-            return self.refuse(&command, error);
+            return self.refuse(&command, libc::EBADF);
         };
+        let (Target::Memory { memory, .. } | Target::Scatter { memory, .. }) = command.target;
+        let kind = self.memory(memory).region.kind();
+        if kind.is_device() && command.route != Route::Direct {
+            // It would be a copy by the processor, which such memory is not for.
+            return self.refuse(&command, libc::EOPNOTSUPP);
+        }
         let buffered = Arc::clone(&file.buffered);
         let in_memory = file.in_memory;
         let resident_only = command.route == Route::Cached;
@@ -454,21 +464,9 @@ impl Source for FileSource {
             }
             (Target::Memory { .. }, Route::Direct) => match file.direct.clone() {
                 Some(direct) => self.submit_direct(command, &direct, false),
-                None => {
-                    let error = FillError {
-                        kind: FillErrorKind::Fatal,
-                        code: libc::EINVAL,
-                    };
-                    self.refuse(&command, error)
-                }
+                None => self.refuse(&command, libc::EINVAL),
             },
-            (_, _) => {
-                let error = FillError {
-                    kind: FillErrorKind::Fatal,
-                    code: libc::EOPNOTSUPP,
-                };
-                self.refuse(&command, error)
-            }
+            (_, _) => self.refuse(&command, libc::EOPNOTSUPP),
         }
     }
 
@@ -510,7 +508,11 @@ impl Source for FileSource {
 
 impl FileSource {
     /// Completes a command that cannot be started, through the ordinary way.
-    fn refuse(&mut self, command: &FillCommand, error: FillError) -> Result<(), FillCommand> {
+    fn refuse(&mut self, command: &FillCommand, code: i32) -> Result<(), FillCommand> {
+        let error = FillError {
+            kind: FillErrorKind::Fatal,
+            code,
+        };
         self.jobs += 1;
         self.done.push(command.token.0, Err(error));
         Ok(())

@@ -18,6 +18,10 @@ use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use super::claim::Claims;
 use crate::error::{Error, ErrorKind, Result};
 
+pub use device::{MemoryKind, Posted};
+
+mod device;
+
 /// Bytes of the huge pages regions are aligned to.
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Bytes of a base page.
@@ -86,6 +90,8 @@ pub struct Region {
     claims: Claims,
     /// All of it was faulted in once: to do so again, piece by piece, would be work for nothing.
     faulted_in: AtomicBool,
+    /// What else there is to it where it is memory of a device.
+    device: Option<device::Device>,
     backing: Backing,
 }
 
@@ -101,6 +107,7 @@ impl std::fmt::Debug for Region {
             .field("base", &self.base)
             .field("len_bytes", &self.len_bytes)
             .field("pages", &self.pages)
+            .field("kind", &self.kind())
             .finish_non_exhaustive()
     }
 }
@@ -113,6 +120,18 @@ pub fn round_up(bytes: u64, unit: u64) -> u64 {
 }
 
 impl Region {
+    fn new(base: NonNull<u8>, len_bytes: u64, pages: Pages, backing: Backing) -> Self {
+        Self {
+            base,
+            len_bytes,
+            pages,
+            claims: Claims::default(),
+            faulted_in: AtomicBool::new(false),
+            device: None,
+            backing,
+        }
+    }
+
     /// Fresh anonymous memory, zero, not faulted in: on reserved huge pages if `huge` and
     /// enough of them are free, else with transparent ones asked for, else on base pages.
     /// The address is a multiple of 2 MiB.
@@ -139,14 +158,8 @@ impl Region {
                 unsafe { mm::mmap_anonymous(std::ptr::null_mut(), len, protection, flags) };
             if let Ok(start) = mapped {
                 let start = NonNull::new(start.cast()).expect("mmap gives no null");
-                return Ok(Self {
-                    base: start,
-                    len_bytes,
-                    pages: Pages::HugeTlb,
-                    claims: Claims::default(),
-                    faulted_in: AtomicBool::new(false),
-                    backing: Backing::Mapped { start, len },
-                });
+                let backing = Backing::Mapped { start, len };
+                return Ok(Self::new(start, len_bytes, Pages::HugeTlb, backing));
             }
         }
         // One huge page more, so that an aligned start exists in any mapping.
@@ -162,14 +175,8 @@ impl Region {
             (start.as_ptr() as u64).next_multiple_of(HUGE_PAGE_BYTES) - start.as_ptr() as u64;
         // SAFETY: slack < HUGE_PAGE_BYTES, which the span has more than `len_bytes`.
         let base = unsafe { start.add(usize::try_from(slack).expect("below 2 MiB")) };
-        let mut region = Self {
-            base,
-            len_bytes,
-            pages: Pages::Base,
-            claims: Claims::default(),
-            faulted_in: AtomicBool::new(false),
-            backing: Backing::Mapped { start, len: span },
-        };
+        let backing = Backing::Mapped { start, len: span };
+        let mut region = Self::new(base, len_bytes, Pages::Base, backing);
         if huge && len_bytes >= HUGE_PAGE_BYTES && region.advise_huge() {
             region.pages = Pages::Transparent;
         }
@@ -213,14 +220,8 @@ impl Region {
             }
         })?;
         let start = NonNull::new(start.cast()).expect("mmap gives no null");
-        let mut region = Self {
-            base: start,
-            len_bytes,
-            pages: Pages::Base,
-            claims: Claims::default(),
-            faulted_in: AtomicBool::new(false),
-            backing: Backing::Mapped { start, len },
-        };
+        let backing = Backing::Mapped { start, len };
+        let mut region = Self::new(start, len_bytes, Pages::Base, backing);
         if huge && len_bytes >= HUGE_PAGE_BYTES && region.advise_huge() {
             region.pages = Pages::Transparent;
         }
@@ -232,14 +233,8 @@ impl Region {
         // Boxed first: the value is not moved any more once its address was taken.
         let mut owner = Box::new(memory);
         let (base, len) = owner.as_raw();
-        Self {
-            base,
-            len_bytes: len as u64,
-            pages: Pages::Base,
-            claims: Claims::default(),
-            faulted_in: AtomicBool::new(false),
-            backing: Backing::Adopted { _owner: owner },
-        }
+        let backing = Backing::Adopted { _owner: owner };
+        Self::new(base, len as u64, Pages::Base, backing)
     }
 
     fn advise_huge(&mut self) -> bool {
@@ -289,7 +284,7 @@ impl Region {
     }
 
     /// Faults the range in for writing, if the kernel can: before Linux 5.14 it is left to
-    /// be faulted in by whoever writes it first.
+    /// be faulted in by whoever writes it first. Device memory is always there.
     ///
     /// # Errors
     /// NoSpace: no memory.
@@ -303,9 +298,9 @@ impl Region {
         }
     }
 
-    /// Whether all of it was faulted in for writing once.
+    /// Whether all of it was faulted in for writing once; device memory always is.
     pub(crate) fn is_faulted_in(&self) -> bool {
-        self.faulted_in.load(Ordering::Relaxed)
+        self.device.is_some() || self.faulted_in.load(Ordering::Relaxed)
     }
 
     /// Notes that all of it was faulted in for writing.
@@ -331,6 +326,9 @@ impl Region {
     }
 
     fn populate_write(&self, offset: u64, len_bytes: u64) -> rustix::io::Result<()> {
+        if self.device.is_some() {
+            return Ok(());
+        }
         let start = offset / PAGE_BYTES * PAGE_BYTES;
         let end =
             round_up(offset + len_bytes, PAGE_BYTES).min(round_up(self.len_bytes, PAGE_BYTES));
@@ -389,22 +387,25 @@ impl Region {
     ///
     /// # Safety
     /// While the slice lives nobody (thread, worker or device) writes to the range.
+    ///
+    /// # Panics
+    /// If it is memory of a device, which no reference may point to.
     pub unsafe fn bytes(&self, offset: u64, len_bytes: u64) -> &[u8] {
+        assert!(self.device.is_none(), "device memory is copied out");
         let at = self.address(offset, len_bytes);
         // SAFETY: in bounds (checked); mapped memory is initialised; no writer by contract.
         unsafe { std::slice::from_raw_parts(at, usize::try_from(len_bytes).expect("64-bit")) }
     }
 
-    /// Copies `len_bytes` from `from` into this region.
+    /// Copies `len_bytes` from `from` into this region; they are there when it returns.
     ///
     /// # Safety
     /// Nobody else writes the source range or touches the target range meanwhile, and the
     /// two do not overlap.
     pub unsafe fn copy_from(&self, offset: u64, from: &Region, from_offset: u64, len_bytes: u64) {
-        let to = self.address(offset, len_bytes);
-        let at = from.address(from_offset, len_bytes);
-        // SAFETY: both in bounds (checked); not overlapping and not shared by contract.
-        unsafe { super::stream::copy(at, to, usize::try_from(len_bytes).expect("64-bit")) }
+        // SAFETY: promised by the caller.
+        let posted = unsafe { self.post(offset, from, from_offset, len_bytes) };
+        self.settle(posted);
     }
 
     /// Copies a slice into this region.
@@ -415,7 +416,13 @@ impl Region {
         let to = self.address(offset, bytes.len() as u64);
         // SAFETY: in bounds (checked); a slice of ours cannot overlap memory nobody else
         // may hold.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+        unsafe {
+            if self.device.is_some() {
+                self.settle(self.post_bytes(offset, bytes));
+            } else {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            }
+        }
     }
 
     /// Zeroes a range.
@@ -425,7 +432,13 @@ impl Region {
     pub unsafe fn zero(&self, offset: u64, len_bytes: u64) {
         let at = self.address(offset, len_bytes);
         // SAFETY: in bounds (checked), not shared by contract.
-        unsafe { std::ptr::write_bytes(at, 0, usize::try_from(len_bytes).expect("64-bit")) }
+        unsafe {
+            if self.device.is_some() {
+                self.settle(self.post_zeros(offset, len_bytes));
+            } else {
+                std::ptr::write_bytes(at, 0, usize::try_from(len_bytes).expect("64-bit"));
+            }
+        }
     }
 
     /// Reads from a file into several ranges, as one call: the file's bytes from
@@ -433,7 +446,8 @@ impl Region {
     /// only what is in the page cache is read.
     ///
     /// # Errors
-    /// The errno; `EAGAIN` with `nowait` when the first byte is not in the page cache.
+    /// The errno; `EAGAIN` with `nowait` when the first byte is not in the page cache,
+    /// `EOPNOTSUPP` for a BAR, whose memory has no pages that the kernel could read into.
     ///
     /// # Safety
     /// Nobody else touches the ranges meanwhile.
@@ -445,6 +459,9 @@ impl Region {
         nowait: bool,
     ) -> io::Result<u64> {
         const MOST: usize = 64;
+        if self.kind() == MemoryKind::Bar {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
         let mut vectors = [libc::iovec {
             iov_base: std::ptr::null_mut(),
             iov_len: 0,

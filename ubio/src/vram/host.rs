@@ -1,46 +1,31 @@
 //! Host memory as VRAM: the embedded default, and what CPU inference really uses. Copies by
 //! the workers. Knows no streams.
 //!
-//! unsafe: makes worker jobs over raw memory.
-#![expect(
-    unsafe_code,
-    reason = "worker jobs take raw memory whose exclusivity the caller promised"
-)]
+//! unsafe: hands operations on to the copies.
+#![expect(unsafe_code, reason = "submit is an unsafe method")]
 
 use std::sync::Arc;
 
+use super::copies::Copies;
 use super::{BufferId, Vram, VramBuffer, VramDone, VramWork, WindowsId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::Waker;
 use crate::sys::memory::{HUGE_PAGE_BYTES, Region, round_up};
 use crate::window::WindowMemory;
-use crate::workers::{DoneQueue, Job, Work, Workers};
+use crate::workers::Workers;
 
 /// The backend.
 #[derive(Debug)]
 pub struct HostVram {
-    buffers: Vec<Option<Arc<Region>>>,
-    windows: Vec<Arc<Region>>,
-    workers: Arc<Workers>,
-    done: Arc<DoneQueue>,
+    copies: Copies,
 }
 
 impl HostVram {
     /// For at most `capacity` operations under way; `waker` is woken for each finished one.
     pub fn new(workers: Arc<Workers>, capacity: usize, waker: Waker) -> Self {
-        let done = DoneQueue::new(capacity, waker);
         Self {
-            buffers: Vec::new(),
-            windows: Vec::new(),
-            workers,
-            done,
+            copies: Copies::new(workers, capacity, waker),
         }
-    }
-
-    fn buffer(&self, id: BufferId) -> &Arc<Region> {
-        self.buffers[id.0 as usize]
-            .as_ref()
-            .expect("adopted buffer")
     }
 }
 
@@ -82,104 +67,39 @@ impl Vram for HostVram {
     }
 
     fn adopt(&mut self, buffer: VramBuffer) -> Result<BufferId> {
-        let VramBuffer::Host(region) = buffer;
-        let index = match self.buffers.iter().position(Option::is_none) {
-            Some(index) => {
-                self.buffers[index] = Some(region);
-                index
-            }
-            None => {
-                self.buffers.push(Some(region));
-                self.buffers.len() - 1
-            }
-        };
-        Ok(BufferId(u32::try_from(index).expect("few buffers")))
+        match buffer {
+            VramBuffer::Host(region) => Ok(self.copies.adopt(region)),
+            VramBuffer::Bar(_) => Err(Error::new(
+                ErrorKind::Unsupported,
+                "a BAR is no destination of the host backend",
+            )
+            .remedy("open the engine with the BAR's own backend (BarVram)")),
+        }
     }
 
     fn release(&mut self, buffer: BufferId) {
-        if let Some(slot) = self.buffers.get_mut(buffer.0 as usize) {
-            *slot = None;
-        }
+        self.copies.release(buffer);
     }
 
     fn attach(&mut self, windows: &WindowMemory) -> Result<WindowsId> {
-        self.windows.push(Arc::clone(windows.region()));
-        Ok(WindowsId(
-            u32::try_from(self.windows.len() - 1).expect("few pools"),
-        ))
+        Ok(self.copies.attach(windows))
     }
 
     fn in_place(&self, buffer: BufferId) -> Option<WindowMemory> {
-        let region = self.buffer(buffer);
-        Some(WindowMemory::host(
-            Arc::clone(region),
-            region.len_bytes().max(1),
-        ))
+        Some(self.copies.in_place(buffer))
     }
 
     unsafe fn submit(&mut self, id: u64, work: VramWork) {
-        let work = match work {
-            VramWork::Flush {
-                windows,
-                window_offset,
-                buffer,
-                plan,
-                fill,
-            } => Work::Flush {
-                window: Arc::clone(&self.windows[windows.0 as usize]),
-                window_offset,
-                to: Arc::clone(self.buffer(buffer)),
-                plan,
-                fill,
-            },
-            VramWork::Gather {
-                windows,
-                window_offset,
-                buffer,
-                plan,
-                fill,
-            } => Work::Gather {
-                window: Arc::clone(&self.windows[windows.0 as usize]),
-                window_offset,
-                from: Arc::clone(self.buffer(buffer)),
-                plan,
-                fill,
-            },
-            VramWork::Prepare {
-                buffer,
-                offset,
-                len_bytes,
-            } => Work::Populate {
-                region: Arc::clone(self.buffer(buffer)),
-                offset,
-                len_bytes,
-            },
-            VramWork::Scrub {
-                windows,
-                offset,
-                len_bytes,
-            } => Work::Zero {
-                region: Arc::clone(&self.windows[windows.0 as usize]),
-                offset,
-                len_bytes,
-            },
-        };
         // SAFETY: promised by the caller.
-        let job = unsafe { Job::new(work, id, &self.done) };
-        self.workers.submit(job);
+        unsafe { self.copies.submit(id, work) };
     }
 
     fn poll(&mut self, done: &mut Vec<VramDone>) {
-        while let Some(job) = self.done.pop() {
-            done.push(VramDone {
-                id: job.id,
-                result: job.result.map(|_bytes| ()),
-            });
-        }
+        self.copies.poll(done);
     }
 
     fn is_ready(&self) -> bool {
-        !self.done.is_empty()
+        self.copies.is_ready()
     }
 }
 

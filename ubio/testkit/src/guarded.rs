@@ -52,12 +52,10 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
-    pub(crate) fn new(len_bytes: u64) -> Self {
-        let region = Region::anonymous(len_bytes + 2 * GUARD_BYTES, false).expect("small memory");
-        let guarded = Self {
-            region: Arc::new(region),
-            len_bytes,
-        };
+    /// Memory of any kind, of which the guards take their share.
+    pub(crate) fn of(region: Arc<Region>, len_bytes: u64) -> Self {
+        assert!(region.len_bytes() >= len_bytes + 2 * GUARD_BYTES);
+        let guarded = Self { region, len_bytes };
         guarded.poison(0..guarded.region.len_bytes());
         guarded
     }
@@ -81,8 +79,11 @@ impl Guarded {
 
     /// What a range holds now.
     pub(crate) fn bytes(&self, range: Range<u64>) -> Vec<u8> {
+        let len = usize::try_from(range.end - range.start).expect("64-bit");
+        let mut bytes = vec![0; len];
         // SAFETY: the suites call this only while no operation may write the range.
-        unsafe { self.region.bytes(range.start, range.end - range.start) }.to_vec()
+        unsafe { self.region.copy_out(range.start, &mut bytes) };
+        bytes
     }
 
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {

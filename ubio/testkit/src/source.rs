@@ -11,8 +11,10 @@
 
 use std::any::Any;
 use std::ops::Range;
+use std::sync::Arc;
 
 use ubio::source::{Object, Source};
+use ubio::sys::memory::Region;
 use ubio_core::Route;
 
 pub mod cases;
@@ -107,6 +109,12 @@ pub trait SourceFixture {
     /// Whether commands on its route may start and end anywhere.
     fn takes_unaligned(&self) -> bool {
         false
+    }
+
+    /// Memory to fill, of the kind that is to be tested; at least `len_bytes`, whole pages,
+    /// nobody else's.
+    fn window_region(&self, len_bytes: u64) -> Arc<Region> {
+        Arc::new(Region::anonymous(len_bytes, false).expect("memory"))
     }
 }
 

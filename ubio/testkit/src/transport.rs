@@ -2,7 +2,10 @@
 //! ended exactly once, nothing else touched. Runs over an emulated controller in every test
 //! run, and over real drivers wherever there are any.
 
+use std::sync::Arc;
+
 use nvme::transport::Transport;
+use ubio::sys::memory::Region;
 
 pub mod cases;
 mod session;
@@ -18,6 +21,11 @@ pub trait TransportFixture {
     /// Where blocks may be written, bytes from the namespace's start; `None` for read-only
     /// ones. There is room for 4 MiB.
     fn scratch(&self) -> Option<u64>;
+
+    /// Memory to read into, `len_bytes` long or a little longer, nobody else's.
+    fn memory(&self, len_bytes: u64) -> Arc<Region> {
+        Arc::new(Region::anonymous(len_bytes, false).expect("memory"))
+    }
 
     /// Whether attaching memory can give descriptors that outlast one command.
     fn registers(&self) -> bool {

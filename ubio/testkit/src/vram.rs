@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use ubio::source::Waker;
 use ubio::sys::memory::Region;
+use ubio::vram::bar::{BarVram, EmulatedBar};
 use ubio::vram::host::HostVram;
 use ubio::vram::{Vram, VramBuffer};
 use ubio::workers::Workers;
@@ -30,6 +31,17 @@ pub trait VramFixture {
     /// A buffer of another backend, which this one must refuse.
     fn foreign_buffer(&self) -> Option<VramBuffer> {
         None
+    }
+
+    /// Memory for the suite's windows, of the kind that is to be tested; at least
+    /// `len_bytes`, whole pages, nobody else's.
+    fn window_region(&self, len_bytes: u64) -> Arc<Region> {
+        Arc::new(Region::anonymous(len_bytes, false).expect("memory"))
+    }
+
+    /// Bytes of the largest buffer it can make; cases that need larger ones are left out.
+    fn largest_buffer(&self) -> u64 {
+        u64::MAX
     }
 }
 
@@ -58,6 +70,102 @@ impl VramFixture for HostFixture {
             ),
             ("a region", host(mapped)),
         ]
+    }
+
+    fn foreign_buffer(&self) -> Option<VramBuffer> {
+        let bar = EmulatedBar::new(4096).expect("an emulated BAR");
+        Some(VramBuffer::Bar(Arc::clone(bar.memory().region())))
+    }
+}
+
+/// The BAR backend over an emulated BAR, with some copy workers.
+#[derive(Debug)]
+pub struct BarFixture {
+    workers: usize,
+    /// Whose parts all buffers are.
+    bar: EmulatedBar,
+    /// Whose parts all windows are; host windows without it.
+    windows: Option<EmulatedBar>,
+}
+
+/// What a case has at most of buffers or of windows: an emulated BAR takes memory only where
+/// it is written.
+const BAR_BYTES: u64 = 256 << 20;
+
+impl BarFixture {
+    /// Buffers in a BAR, host windows.
+    ///
+    /// # Panics
+    /// If the system has no descriptor or memory left.
+    #[must_use]
+    pub fn with_host_windows(workers: usize) -> Self {
+        Self {
+            workers,
+            bar: EmulatedBar::new(BAR_BYTES).expect("an emulated BAR"),
+            windows: None,
+        }
+    }
+
+    /// Buffers in a BAR, windows in another one.
+    ///
+    /// # Panics
+    /// If the system has no descriptor or memory left.
+    #[must_use]
+    pub fn with_bar_windows(workers: usize) -> Self {
+        Self {
+            windows: Some(EmulatedBar::new(BAR_BYTES).expect("an emulated BAR")),
+            ..Self::with_host_windows(workers)
+        }
+    }
+
+    /// Buffers in p2pmem, windows in that of another function.
+    ///
+    /// # Panics
+    /// If the system has no descriptor or memory left.
+    #[must_use]
+    pub fn with_p2pmem(workers: usize) -> Self {
+        let p2pmem = || EmulatedBar::p2pmem(BAR_BYTES).expect("emulated p2pmem");
+        Self {
+            workers,
+            bar: p2pmem(),
+            windows: Some(p2pmem()),
+        }
+    }
+}
+
+impl VramFixture for BarFixture {
+    fn open(&self, capacity: usize, waker: Waker) -> Box<dyn Vram> {
+        let workers = Workers::start("testkit", self.workers, capacity).expect("threads");
+        let memory = Arc::clone(self.bar.memory());
+        Box::new(BarVram::new(memory, workers, capacity, waker))
+    }
+
+    fn callers_buffers(&self, len_bytes: u64) -> Vec<(&'static str, VramBuffer)> {
+        let part =
+            |bar: &EmulatedBar| VramBuffer::Bar(bar.memory().allocate(len_bytes).expect("room"));
+        let other = EmulatedBar::new(len_bytes).expect("an emulated BAR");
+        let whole = VramBuffer::Bar(Arc::clone(other.memory().region()));
+        vec![
+            ("a part of its BAR", part(&self.bar)),
+            ("a part of another BAR", part(&other)),
+            ("all of another BAR", whole),
+        ]
+    }
+
+    fn foreign_buffer(&self) -> Option<VramBuffer> {
+        let region = Region::anonymous(4096, false).expect("memory");
+        Some(VramBuffer::Host(Arc::new(region)))
+    }
+
+    fn window_region(&self, len_bytes: u64) -> Arc<Region> {
+        match &self.windows {
+            Some(bar) => bar.memory().allocate(len_bytes).expect("room"),
+            None => Arc::new(Region::anonymous(len_bytes, false).expect("memory")),
+        }
+    }
+
+    fn largest_buffer(&self) -> u64 {
+        BAR_BYTES
     }
 }
 
@@ -101,6 +209,7 @@ macro_rules! __vram_cases {
                 places_beyond_four_gib
                 polling_never_blocks_and_the_waker_is_woken
                 a_dropped_backend_keeps_nobodys_memory
+                what_is_done_has_reached_the_device
             ]
         }
     };

@@ -44,6 +44,14 @@ source_suite!(
     on_disk(Reading::Threads, Route::Buffered, Cache::Cold)
 );
 source_suite!(threads_in_memory, in_memory(Reading::Threads));
+source_suite!(
+    uring_direct_into_emulated_p2pmem,
+    on_disk(Reading::Uring, Route::Direct, Cache::Cold).into_p2pmem()
+);
+source_suite!(
+    threads_direct_into_emulated_p2pmem,
+    on_disk(Reading::Threads, Route::Direct, Cache::Cold).into_p2pmem()
+);
 
 #[test]
 fn what_is_not_in_the_page_cache_is_said_to_be_so() {

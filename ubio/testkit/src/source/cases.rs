@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ubio::source::{FillCommand, Target, Wait, Waker};
 use ubio_core::{FillErrorKind, FillPlan, ItemIndex, Landing, ObjectId, Piece, StreamPlan, Token};
 
-use super::session::{PATIENCE, Session, span};
+use super::session::{PATIENCE, Session, guarded, span};
 use super::{Shape, SourceFixture};
 use crate::guarded::{GUARD_BYTES, Guarded, assert_same};
 
@@ -37,7 +37,7 @@ pub fn an_empty_object_gives_no_bytes(fixture: &dyn SourceFixture) {
     let Some(object) = session.add(&shape) else {
         return;
     };
-    let memory = Guarded::new(64 << 10);
+    let memory = guarded(fixture, 64 << 10);
     let id = session.attach(&memory, true);
     let block = session.alignment();
     session.check_read(object, &shape, (0, block), (&memory, id), START);
@@ -55,7 +55,7 @@ pub fn one_block_lands_and_nothing_else_is_touched(fixture: &dyn SourceFixture) 
     };
     for register in [true, false] {
         for from in 0..8 {
-            let memory = Guarded::new(8 * block);
+            let memory = guarded(fixture, 8 * block);
             let id = session.attach(&memory, register);
             let at = START + (7 - from) * block;
             let range = (from * block, block);
@@ -88,7 +88,7 @@ pub fn every_size_up_to_the_largest_command(fixture: &dyn SourceFixture) {
         .into_iter()
         .filter(|&len| len > 0 && len <= largest && len.is_multiple_of(block))
     {
-        let memory = Guarded::new(largest);
+        let memory = guarded(fixture, largest);
         let id = session.attach(&memory, true);
         session.check_read(object, &shape, (3 * block, len), (&memory, id), START);
         session.source.detach(id);
@@ -110,7 +110,7 @@ pub fn unaligned_ends_come_through_aligned_commands(fixture: &dyn SourceFixture)
         for end in ends.into_iter().filter(|&end| end > start) {
             let from = start / block * block;
             let to = end.next_multiple_of(block);
-            let memory = Guarded::new(to - from);
+            let memory = guarded(fixture, to - from);
             let id = session.attach(&memory, false);
             let mut at = from;
             while at < to {
@@ -145,7 +145,7 @@ pub fn unaligned_commands_where_the_route_takes_them(fixture: &dyn SourceFixture
     };
     for (offset, len) in [(0, 1), (1, 1), (4095, 2), (299_999, 1), (17, 200_003)] {
         for shift in [0, 1, 4095] {
-            let memory = Guarded::new(256 << 10);
+            let memory = guarded(fixture, 256 << 10);
             let id = session.attach(&memory, true);
             let wanted = shape.bytes(offset, len);
             let at = START + shift;
@@ -169,7 +169,7 @@ pub fn a_short_read_brings_the_rest_of_the_object(fixture: &dyn SourceFixture) {
         };
         for len in [block, 2 * block, 64 << 10, 1 << 20] {
             for register in [true, false] {
-                let memory = Guarded::new(1 << 20);
+                let memory = guarded(fixture, 1 << 20);
                 let id = session.attach(&memory, register);
                 let range = (4 * block, len);
                 session.check_read(object, &shape, range, (&memory, id), START);
@@ -189,7 +189,7 @@ pub fn reads_at_and_behind_the_end_bring_nothing(fixture: &dyn SourceFixture) {
         let Some(object) = session.add(&shape) else {
             return;
         };
-        let memory = Guarded::new(1 << 20);
+        let memory = guarded(fixture, 1 << 20);
         let id = session.attach(&memory, true);
         let end = len.next_multiple_of(block);
         for offset in [end, end + block, 100 * block, 1 << 32, 1 << 40] {
@@ -218,7 +218,7 @@ pub fn offsets_beyond_four_gib(fixture: &dyn SourceFixture) {
     let Some(object) = session.add(&shape) else {
         return;
     };
-    let memory = Guarded::new(1 << 20);
+    let memory = guarded(fixture, 1 << 20);
     let places = [
         (0, 4 * block),
         (FOUR_GIB - 4 * block, 8 * block),
@@ -248,7 +248,7 @@ pub fn overflowing_offsets_are_errors(fixture: &dyn SourceFixture) {
     let Some(object) = session.add(&shape) else {
         return;
     };
-    let memory = Guarded::new(1 << 20);
+    let memory = guarded(fixture, 1 << 20);
     let id = session.attach(&memory, true);
     let last = u64::MAX / block * block;
     let top = 1u64 << 63;
@@ -292,7 +292,7 @@ pub fn a_full_source_gives_the_command_back(fixture: &dyn SourceFixture) {
     let Some(object) = session.add(&shape) else {
         return;
     };
-    let memory = Guarded::new((most + 1) * block);
+    let memory = guarded(fixture, (most + 1) * block);
     let id = session.attach(&memory, false);
     for _round in 0..3 {
         let mut taken: Vec<(u64, u64)> = Vec::new();
@@ -348,7 +348,7 @@ pub fn many_commands_complete_once_each(fixture: &dyn SourceFixture) {
         return;
     };
     let slot = 32 * block;
-    let memory = Guarded::new(depth * slot);
+    let memory = guarded(fixture, depth * slot);
     let id = session.attach(&memory, true);
     let total = depth * ROUNDS;
     let mut free: Vec<u64> = (0..depth).collect();
@@ -398,7 +398,7 @@ pub fn tokens_come_back_unread(fixture: &dyn SourceFixture) {
     let Some(object) = session.add(&Shape::full(block, 12)) else {
         return;
     };
-    let memory = Guarded::new(64 * block);
+    let memory = guarded(fixture, 64 * block);
     let id = session.attach(&memory, true);
     let tokens = [0, 1, u64::MAX, u64::MAX - 1, 1 << 63, 1 << 32, 0xffff_ffff];
     let mut at = START;
@@ -419,7 +419,7 @@ pub fn tokens_come_back_unread(fixture: &dyn SourceFixture) {
 pub fn unknown_and_removed_objects_are_errors(fixture: &dyn SourceFixture) {
     let mut session = Session::open(fixture);
     let block = session.alignment();
-    let memory = Guarded::new(64 << 10);
+    let memory = guarded(fixture, 64 << 10);
     let id = session.attach(&memory, true);
     for unknown in [0, 1, 1000, u32::MAX] {
         let result = session.read(ObjectId(unknown), (0, block), id, START);
@@ -441,7 +441,7 @@ pub fn unknown_and_removed_objects_are_errors(fixture: &dyn SourceFixture) {
 pub fn a_new_object_in_an_old_place_is_the_new_one(fixture: &dyn SourceFixture) {
     let mut session = Session::open(fixture);
     let block = session.alignment();
-    let memory = Guarded::new(64 << 10);
+    let memory = guarded(fixture, 64 << 10);
     let id = session.attach(&memory, true);
     let mut others = Vec::new();
     for round in 0..20 {
@@ -471,7 +471,7 @@ pub fn memory_registered_or_not(fixture: &dyn SourceFixture) {
     let Some(object) = session.add(&shape) else {
         return;
     };
-    let memories: Vec<Guarded> = (0..6).map(|_| Guarded::new(64 * block)).collect();
+    let memories: Vec<Guarded> = (0..6).map(|_| guarded(fixture, 64 * block)).collect();
     let ids: Vec<_> = memories
         .iter()
         .enumerate()
@@ -498,17 +498,17 @@ pub fn memory_can_be_detached_and_attached_again(fixture: &dyn SourceFixture) {
     let Some(object) = session.add(&shape) else {
         return;
     };
-    let first = Guarded::new(64 << 10);
+    let first = guarded(fixture, 64 << 10);
     let first_id = session.attach(&first, true);
     session.check_read(object, &shape, (0, block), (&first, first_id), START);
     session.source.detach(first_id);
     first.poison(first.inside());
-    let second = Guarded::new(64 << 10);
+    let second = guarded(fixture, 64 << 10);
     let second_id = session.attach(&second, true);
     session.check_read(object, &shape, (block, block), (&second, second_id), START);
     first.check_poison_outside(&[]);
     // More often than any table is long.
-    let memory = Guarded::new(4 * block);
+    let memory = guarded(fixture, 4 * block);
     for round in 0..3000u64 {
         let id = session.attach(&memory, true);
         if round % 500 == 0 {
@@ -532,7 +532,7 @@ pub fn a_dropped_source_writes_no_more(fixture: &dyn SourceFixture) {
             return;
         };
         let count = u64::from(limits.depth).min(count);
-        let memory = Guarded::new(count * len);
+        let memory = guarded(fixture, count * len);
         let id = session.attach(&memory, count % 2 == 0);
         for index in 0..count {
             let command = session.command(object, (index % 2 * len, len), id, START + index * len);
@@ -569,7 +569,7 @@ pub fn polling_without_wait_does_not_block_and_gets_there(fixture: &dyn SourceFi
     let Some(object) = session.add(&Shape::full(64 * block, 17)) else {
         return;
     };
-    let memory = Guarded::new(64 * block);
+    let memory = guarded(fixture, 64 * block);
     let id = session.attach(&memory, true);
     let start = Instant::now();
     for _ in 0..1000 {
@@ -751,7 +751,7 @@ pub fn pieces_are_scattered_to_their_places(fixture: &dyn SourceFixture) {
     let Some(object) = session.add(&shape) else {
         return;
     };
-    let memory = Guarded::new(1 << 20);
+    let memory = guarded(fixture, 1 << 20);
     let id = session.attach(&memory, false);
     let many: Vec<(u32, u32, u64)> = (0..1000u32)
         .map(|index| {
@@ -808,7 +808,7 @@ pub fn cold_ranges_are_not_resident(fixture: &dyn SourceFixture) {
     let block = session.alignment();
     let shape = Shape::full(256 * block, 19);
     let object = session.add(&shape).expect("a fixture for this");
-    let memory = Guarded::new(1 << 20);
+    let memory = guarded(fixture, 1 << 20);
     let id = session.attach(&memory, true);
     for from in [0, 16, 255] {
         let result = session.read(object, (from * block, block), id, START);

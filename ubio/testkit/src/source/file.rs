@@ -4,12 +4,15 @@
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::Advice;
 use ubio::source::file::FileSource;
 use ubio::source::file::probe::probe;
 use ubio::source::file::residency::{Residency, residency};
 use ubio::source::{Object, Source};
+use ubio::sys::memory::Region;
+use ubio::vram::bar::EmulatedBar;
 use ubio::workers::Workers;
 use ubio_core::Route;
 
@@ -44,6 +47,8 @@ pub struct FileFixture {
     pub route: Route,
     /// What of the files is in the page cache.
     pub cache: Cache,
+    /// Whether the memory to fill is (emulated) p2pmem instead of the host's.
+    pub p2pmem: bool,
 }
 
 impl FileFixture {
@@ -54,7 +59,15 @@ impl FileFixture {
             reading,
             route,
             cache,
+            p2pmem: false,
         }
+    }
+
+    /// The same, into emulated p2pmem.
+    #[must_use]
+    pub fn into_p2pmem(mut self) -> Self {
+        self.p2pmem = true;
+        self
     }
 }
 
@@ -103,6 +116,14 @@ impl SourceFixture for FileFixture {
 
     fn takes_unaligned(&self) -> bool {
         matches!(self.route, Route::Cached | Route::Buffered)
+    }
+
+    fn window_region(&self, len_bytes: u64) -> Arc<Region> {
+        if !self.p2pmem {
+            return Arc::new(Region::anonymous(len_bytes, false).expect("memory"));
+        }
+        let bar = EmulatedBar::p2pmem(len_bytes).expect("emulated p2pmem");
+        bar.memory().allocate(len_bytes).expect("all of it")
     }
 }
 

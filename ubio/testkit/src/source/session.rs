@@ -17,7 +17,7 @@ use ubio::window::WindowMemory;
 use ubio_core::{FillError, FillErrorKind, ObjectId, Token};
 
 use super::{Made, Shape, SourceFixture};
-use crate::guarded::{Guarded, POISON, assert_same};
+use crate::guarded::{GUARD_BYTES, Guarded, POISON, assert_same};
 
 /// How long anything may take before the source counts as stuck.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -64,7 +64,7 @@ impl<'a> Session<'a> {
     }
 
     pub(super) fn attach(&mut self, memory: &Guarded, register: bool) -> MemoryId {
-        let windows = WindowMemory::host(Arc::clone(memory.region()), memory.region().len_bytes());
+        let windows = WindowMemory::of(Arc::clone(memory.region()), memory.region().len_bytes());
         self.source
             .attach(&windows, register)
             .expect("room for memory")
@@ -205,6 +205,14 @@ impl<'a> Session<'a> {
             memory.check_poison_outside(&[span(at, wanted.len() as u64)]);
         }
     }
+}
+
+/// Poisoned memory of the fixture's kind, `len_bytes` of it usable.
+pub(super) fn guarded(fixture: &dyn SourceFixture, len_bytes: u64) -> Guarded {
+    Guarded::of(
+        fixture.window_region(len_bytes + 2 * GUARD_BYTES),
+        len_bytes,
+    )
 }
 
 /// The range of `len` bytes from `at`.

@@ -61,7 +61,7 @@ fn in_page(session: &Session<'_>) -> impl Iterator<Item = u64> + use<> {
 /// PRP lists of every interesting length, from every interesting place in the first page.
 pub fn every_count_of_pages_from_every_place_in_a_page(fixture: &dyn TransportFixture) {
     let mut session = Session::open(fixture);
-    let memory = Guarded::new(1040 * PAGE);
+    let memory = session.memory(1040 * PAGE);
     let (largest, block) = (session.largest(), session.block());
     for pages in [1, 2, 3, 4, 511, 512, 513, 514, 1022, 1023, 1024] {
         for place in in_page(&session) {
@@ -86,7 +86,7 @@ pub fn every_count_of_pages_from_every_place_in_a_page(fixture: &dyn TransportFi
 /// A command's list may begin anywhere in the lists of its memory.
 pub fn every_place_in_a_long_memory(fixture: &dyn TransportFixture) {
     let mut session = Session::open(fixture);
-    let memory = Guarded::new(1600 * PAGE);
+    let memory = session.memory(1600 * PAGE);
     let id = session.attach(&memory, true);
     let largest = session.largest() / PAGE;
     let mut number = numbers(1);
@@ -126,7 +126,7 @@ pub fn every_place_in_a_long_memory(fixture: &dyn TransportFixture) {
 pub fn commands_at_the_largest_transfer(fixture: &dyn TransportFixture) {
     let mut session = Session::open(fixture);
     let largest = session.largest().min(16 << 20);
-    let memory = Guarded::new(largest + PAGE);
+    let memory = session.memory(largest + PAGE);
     let block = session.block();
     for (len, place) in [
         (largest, 0),
@@ -143,7 +143,7 @@ pub fn commands_at_the_largest_transfer(fixture: &dyn TransportFixture) {
 /// The shortest commands, at every dword of the alignment's choice.
 pub fn single_blocks_land_anywhere_in_a_page(fixture: &dyn TransportFixture) {
     let mut session = Session::open(fixture);
-    let memory = Guarded::new(4 * PAGE);
+    let memory = session.memory(4 * PAGE);
     let block = session.block();
     let alignment = u64::from(session.transport.limits().alignment).max(4);
     for place in (0..PAGE).step_by(252).map(|at| at / alignment * alignment) {
@@ -160,7 +160,7 @@ pub fn single_blocks_land_anywhere_in_a_page(fixture: &dyn TransportFixture) {
 /// `count` reads of `len` bytes at a depth of `depth`, each compared.
 fn verify(session: &mut Session<'_>, len: u64, depth: usize, count: usize) {
     let depth = depth.min(session.transport.limits().depth.into());
-    let memory = Guarded::new(depth as u64 * len);
+    let memory = session.memory(depth as u64 * len);
     let id = session.attach(&memory, true);
     let places = (24 << 20) / len;
     let mut number = numbers(len);
@@ -217,7 +217,7 @@ pub fn what_is_written_is_read_again(fixture: &dyn TransportFixture) {
         return;
     };
     let mut session = Session::open(fixture);
-    let memory = Guarded::new(1100 * PAGE);
+    let memory = session.memory(1100 * PAGE);
     let id = session.attach(&memory, true);
     let mut number = numbers(3);
     for pages in [1, 2, 3, 64, 513, 1000] {
@@ -241,7 +241,7 @@ pub fn what_is_written_is_read_again(fixture: &dyn TransportFixture) {
 pub fn a_compare_tells_one_byte_of_difference(fixture: &dyn TransportFixture) {
     let mut session = Session::open(fixture);
     let len = (64 * PAGE).min(session.largest());
-    let memory = Guarded::new(len);
+    let memory = session.memory(len);
     let id = session.attach(&memory, true);
     let at = GUARD_BYTES;
     memory.write(at, &fixture.bytes(0, len));
@@ -265,7 +265,7 @@ pub fn a_full_transport_gives_the_command_back(fixture: &dyn TransportFixture) {
     let mut session = Session::open(fixture);
     let depth = u64::from(session.transport.limits().depth);
     let block = session.block();
-    let memory = Guarded::new((depth + 1) * block);
+    let memory = session.memory((depth + 1) * block);
     let id = session.attach(&memory, true);
     for round in 0..3 {
         for slot in 0..depth {
@@ -291,7 +291,7 @@ pub fn a_full_transport_gives_the_command_back(fixture: &dyn TransportFixture) {
 pub fn memory_is_attached_and_detached_again_and_again(fixture: &dyn TransportFixture) {
     let mut session = Session::open(fixture);
     for round in 0..200 {
-        let memory = Guarded::new((1 + round % 5) * 64 * PAGE);
+        let memory = session.memory((1 + round % 5) * 64 * PAGE);
         check(
             &mut session,
             &memory,
@@ -361,7 +361,7 @@ pub fn a_dropped_transport_writes_no_more(fixture: &dyn TransportFixture) {
         let mut session = Session::open(fixture);
         let len = session.largest().min(256 << 10);
         let depth = u64::from(session.transport.limits().depth.min(32));
-        let memory = Guarded::new(depth * len);
+        let memory = session.memory(depth * len);
         let id = session.attach(&memory, false);
         for slot in 0..depth {
             let at = GUARD_BYTES + slot * len;

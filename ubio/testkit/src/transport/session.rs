@@ -16,7 +16,7 @@ use nvme::transport::{Direction, Done, Io, IoError, MemoryId, Transport};
 use ubio::source::Waker;
 
 use super::TransportFixture;
-use crate::guarded::Guarded;
+use crate::guarded::{GUARD_BYTES, Guarded};
 
 /// How long anything may take before the transport counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -39,6 +39,12 @@ impl<'a> Session<'a> {
             next_token: 1 << 40,
             waker: Waker::new().expect("an eventfd"),
         }
+    }
+
+    /// Memory of the fixture's kind with `len_bytes` between its guards.
+    pub(super) fn memory(&self, len_bytes: u64) -> Guarded {
+        let region = self.fixture.memory(len_bytes + 2 * GUARD_BYTES);
+        Guarded::of(region, len_bytes)
     }
 
     /// Bytes of a block.

@@ -7,7 +7,7 @@
 )]
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ubio::source::{Wait, Waker};
@@ -28,6 +28,8 @@ pub(super) struct Session {
     pub(super) waker: Waker,
     pub(super) windows: Guarded,
     windows_id: WindowsId,
+    /// The memory of every buffer that was adopted and is still used by somebody.
+    buffers: Vec<Weak<Region>>,
     waiting: HashSet<u64>,
     next_id: u64,
 }
@@ -40,16 +42,18 @@ impl Session {
     pub(super) fn open(fixture: &dyn VramFixture, window_bytes: u64) -> Self {
         let waker = Waker::new().expect("an eventfd");
         let mut vram = fixture.open(CAPACITY, waker.clone());
-        let windows = Guarded::new(window_bytes);
+        let region = fixture.window_region(window_bytes + 2 * GUARD_BYTES);
+        let windows = Guarded::of(region, window_bytes);
         let region = Arc::clone(windows.region());
         let windows_id = vram
-            .attach(&WindowMemory::host(region, window_bytes))
-            .expect("host windows");
+            .attach(&WindowMemory::of(region, window_bytes))
+            .expect("windows of the fixture's kind");
         Self {
             vram,
             waker,
             windows,
             windows_id,
+            buffers: Vec::new(),
             waiting: HashSet::new(),
             next_id: 0,
         }
@@ -62,6 +66,8 @@ impl Session {
     }
 
     pub(super) fn adopt(&mut self, buffer: VramBuffer) -> BufferId {
+        self.buffers.retain(|region| region.strong_count() > 0);
+        self.buffers.push(Arc::downgrade(buffer.region()));
         self.vram.adopt(buffer).expect("a buffer of its own kind")
     }
 
@@ -143,7 +149,22 @@ impl Session {
         }
         // What is reported twice would be reported now.
         assert_eq!(self.poll(), []);
+        self.check_settled();
         ids
+    }
+
+    /// What is reported done has reached its device.
+    fn check_settled(&self) {
+        let buffers = self.buffers.iter().filter_map(Weak::upgrade);
+        for region in buffers.chain([Arc::clone(self.windows.region())]) {
+            let posted = region.posted_bytes();
+            assert_eq!(
+                posted,
+                0,
+                "bytes on their way in {} memory",
+                region.kind().name()
+            );
+        }
     }
 
     pub(super) fn run(&mut self, work: VramWork) {
@@ -207,8 +228,10 @@ fn plan(pieces: &[Place]) -> Arc<StreamPlan> {
 
 /// Bytes of a region that no operation uses at the moment.
 pub(super) fn region_bytes(region: &Region, at: u64, len: u64) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(len).expect("64-bit")];
     // SAFETY: the cases call this only while nothing is under way.
-    unsafe { region.bytes(at, len) }.to_vec()
+    unsafe { region.copy_out(at, &mut bytes) };
+    bytes
 }
 
 /// Writes into a region that no operation uses at the moment.

@@ -277,7 +277,11 @@ impl Controller {
             .iter()
             .flatten()
             .filter(|queue| queue.untold > 0);
-        let untold = untold.map(|queue| queue.untold_since + coalesced.unwrap_or_default());
+        let untold = untold.map(|queue| {
+            queue
+                .untold_since
+                .saturating_add(coalesced.unwrap_or_default())
+        });
         self.registers
             .deadline()
             .into_iter()

@@ -258,7 +258,13 @@ impl Shared {
     fn execute(&self) {
         let mut doorbells = Vec::new();
         loop {
+            // A lock is not fair to those who wait for it.
+            while self.outside.load(Ordering::Relaxed) > 0 {
+                std::thread::yield_now();
+            }
+            let mut controller = lock(&self.controller);
             {
+                // Under the controller's lock, or others could overtake these doorbells.
                 let mut inbox = lock(&self.inbox);
                 if inbox.stop {
                     return;
@@ -266,15 +272,15 @@ impl Shared {
                 inbox.changed = false;
                 std::mem::swap(&mut inbox.doorbells, &mut doorbells);
             }
-            // A lock is not fair to those who wait for it.
-            while self.outside.load(Ordering::Relaxed) > 0 {
-                std::thread::yield_now();
-            }
-            let mut controller = lock(&self.controller);
             self.catch_up(&mut controller, &doorbells);
             doorbells.clear();
-            let busy =
-                (0..BATCH).all(|_| controller.step() && self.outside.load(Ordering::Relaxed) == 0);
+            let mut busy = true;
+            for _ in 0..BATCH {
+                busy = controller.step();
+                if !busy || self.outside.load(Ordering::Relaxed) > 0 {
+                    break;
+                }
+            }
             self.interrupt(&mut controller);
             let deadline = controller.deadline();
             drop(controller);

@@ -1,0 +1,5 @@
+//! Feeds arbitrary registers, doorbells and commands to the emulated controller; what must hold
+//! then is in the crate's lib.rs.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| nvme_fuzz::emulator_commands(bytes));

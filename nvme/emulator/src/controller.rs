@@ -150,7 +150,7 @@ impl Controller {
             registers: Registers::new(&config),
             now: Duration::ZERO,
             steps: 0,
-            iommu: Iommu::new(config.scatter, config.seed)?,
+            iommu: Iommu::new(&config)?,
             pieces: Pieces::default(),
             list: Vec::new(),
             compare: Compare::default(),

@@ -28,6 +28,8 @@ use crate::observe::{Counters, Observer};
 const MAX_STEPS: u32 = 100_000;
 /// Steps of the thread before it looks for doorbells and raises interrupts.
 const BATCH: u32 = 16;
+/// How often the thread lets others go first: several that poll must not keep it out.
+const MAX_YIELDS: u32 = 64;
 
 /// An emulated controller.
 ///
@@ -259,7 +261,10 @@ impl Shared {
         let mut doorbells = Vec::new();
         loop {
             // A lock is not fair to those who wait for it.
-            while self.outside.load(Ordering::Relaxed) > 0 {
+            for _ in 0..MAX_YIELDS {
+                if self.outside.load(Ordering::Relaxed) == 0 {
+                    break;
+                }
                 std::thread::yield_now();
             }
             let mut controller = lock(&self.controller);

@@ -71,6 +71,7 @@ fn identify_tells_what_was_configured() {
     for (cns, namespace, status) in [
         (0, 0, status::INVALID_NAMESPACE),
         (0, 3, status::INVALID_NAMESPACE),
+        (0, u32::MAX, status::INVALID_NAMESPACE),
         (3, 3, status::INVALID_NAMESPACE),
         (2, 0xffff_fffe, status::INVALID_NAMESPACE),
         (0x42, 1, status::INVALID_FIELD),

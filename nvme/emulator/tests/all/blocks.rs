@@ -1,8 +1,8 @@
 //! Commands of the NVM command set: what they do to the disk, and what each refuses.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use nvme::memory::RawMemory;
 use nvme_emulator::{Config, Disk, FileDisk, MemoryDisk, Namespace, status};
@@ -128,6 +128,22 @@ fn compare_zeroes_and_deallocate() {
         expected[start * 512..(start + count) * 512].fill(0);
     }
     assert!(bytes == expected, "and block 30 is untouched");
+}
+
+#[test]
+fn a_shared_disk_shows_what_was_written() {
+    let disk = Arc::new(Mutex::new(MemoryDisk::new(1 << 20)));
+    let mut driver = Driver::stepped(Config::new(Namespace::new(Arc::clone(&disk), 4096)));
+    let mut queue = driver.queue(1, 16);
+    let memory = driver.memory(128 << 10);
+    memory.raw().copy_from(0, &pattern(128 << 10));
+    let prps = driver.prps(&memory, 0, 128 << 10);
+    let write = at(blocks(nvm::WRITE, 1, 32), prps.prp1, prps.prp2);
+    driver.run(&mut queue, write).expect("written");
+    let disk = disk.lock().expect("no panic");
+    assert!(disk.bytes(4096, 128 << 10) == pattern(128 << 10));
+    assert_eq!(disk.bytes(0, 4096), [0; 4096]);
+    assert_eq!(disk.bytes(132 << 10, 4096), [0; 4096]);
 }
 
 /// Counts flushes; reads and writes fail where they touch byte 5000.

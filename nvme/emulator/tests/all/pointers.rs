@@ -52,10 +52,12 @@ fn every_count_of_pages_at_every_offset_over_every_address_space() {
     for scatter in [Scatter::Contiguous, Scatter::Pages, Scatter::HugePages] {
         let mut driver = Driver::stepped(Config {
             scatter,
+            scatter_from_bytes: 128 << 10,
             seed: 7,
             ..config((8 << 20) + 4096, 512)
         });
         let mut queue = driver.queue(1, 16);
+        assert_eq!(driver.memory(64 << 10).runs().len(), 1, "below the limit");
         let memory = driver.memory((PAGES + 1) * 4096);
         if scatter != Scatter::Contiguous {
             assert!(memory.runs().len() > 3);

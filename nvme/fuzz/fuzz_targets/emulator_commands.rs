@@ -2,4 +2,6 @@
 //! then is in the crate's lib.rs.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| nvme_fuzz::emulator_commands(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _counted = nvme_fuzz::emulator_commands(bytes);
+});

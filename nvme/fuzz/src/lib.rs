@@ -10,8 +10,8 @@ use nvme::memory::{Pages, RawMemory, TargetMemory};
 use nvme_emulator::fault::ControllerFault;
 use nvme_emulator::observe::DmaWrite;
 use nvme_emulator::{
-    Config, Deed, Delay, Emulator, Ending, Match, MemoryDisk, Namespace, Plan, Scatter, Script,
-    SglSupport,
+    Config, Counters, Deed, Delay, Emulator, Ending, Match, MemoryDisk, Namespace, Plan, Scatter,
+    Script, SglSupport,
 };
 use nvme_sys::opcode::{admin, nvm};
 use nvme_sys::register::{ACQ, AQA, ASQ, CC, DOORBELLS};
@@ -81,11 +81,11 @@ struct Host {
     tails: [u16; 4],
 }
 
-/// A host that follows the bytes of its input.
+/// A host that follows the bytes of its input; what the controller counted meanwhile.
 ///
 /// # Panics
 /// If something does not hold that must.
-pub fn emulator_commands(bytes: &[u8]) {
+pub fn emulator_commands(bytes: &[u8]) -> Counters {
     let mut input = Input(bytes);
     let mut host = Host::new(&mut input);
     let canary = canary();
@@ -103,8 +103,10 @@ pub fn emulator_commands(bytes: &[u8]) {
         }
     }
     check_canary(canary.raw());
+    let counters = host.emulator.counters();
     // Whatever was done to it: a reset makes it work again.
     host.recover();
+    counters
 }
 
 fn config(input: &mut Input<'_>) -> Config {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvme_emulator::Config;
+use nvme_emulator::observe::WriteKind;
 use nvme_sys::opcode::{admin, feature, nvm};
 use nvme_sys::sqe::SubmissionEntry;
 use rustix::io::{Errno, read};
@@ -211,4 +212,32 @@ fn doorbells_in_memory_that_cannot_be_are_reported_once() {
     shadow.0.raw().write(8, 0_u32);
     queue.submit(&*device, flush(3));
     assert_eq!(driver.drain(&mut queue).len(), 1);
+}
+
+#[test]
+fn a_doorbell_in_memory_that_changes_while_the_index_is_written_is_seen() {
+    let mut driver = Driver::stepped(Config {
+        doorbell_buffer: true,
+        ..config(1 << 20, 512)
+    });
+    let [doorbells, indices] = [0; 2].map(|_: i32| driver.memory(4096));
+    let buffer = command(admin::DOORBELL_BUFFER, 0, 0);
+    driver
+        .run_admin(at(buffer, doorbells.address(0).0, indices.address(0).0))
+        .expect("taken");
+    let mut queue = driver.unknown_queue(1, 8);
+    queue.put(flush(2));
+    // The host looks at the index right before it is written, finds that it need not ring,
+    // and goes to sleep.
+    let (tail, index) = (doorbells.raw(), indices.address(8).0);
+    driver.emulator.observe(Box::new(move |write| {
+        if write.kind == WriteKind::EventIndex && write.run.start.0 == index {
+            tail.store(8, 1, std::sync::atomic::Ordering::SeqCst);
+        }
+    }));
+    let [cq, sq] = creation(&queue, 1, 1);
+    driver.run_admin(cq).expect("made");
+    driver.run_admin(sq).expect("made");
+    let end = queue.poll(&*driver.device).expect("it was seen");
+    assert_eq!(end.command_id.get(), 2);
 }

@@ -302,11 +302,20 @@ fn the_end_of_a_queue_ends_its_commands_first() {
     for _ in 0..4 {
         bench.driver.emulator.step();
     }
-    bench
-        .driver
-        .run_admin(command(admin::DELETE_SQ, 1, 0))
-        .expect("ended");
-    assert_eq!(bench.ends(), [(1, status::ABORTED_SQ_DELETION), (2, 0)]);
+    let device = Arc::clone(&bench.driver.device);
+    let delete = command(admin::DELETE_SQ, 1, 0);
+    bench.driver.admin.submit(&*device, delete);
+    let ended = (0..200).find(|_| {
+        bench.driver.emulator.step();
+        bench.driver.admin.poll(&*device).is_some()
+    });
+    assert!(ended.is_some());
+    // Nothing is stepped any more: both completions are there already.
+    let ends = std::iter::from_fn(|| bench.queue.poll(&*device));
+    let ends: Vec<_> = ends
+        .map(|end| (end.command_id.get(), end.status()))
+        .collect();
+    assert_eq!(ends, [(1, status::ABORTED_SQ_DELETION), (2, 0)]);
     assert_eq!((bench.landed(1), bench.landed(2)), (0, 512));
 }
 
@@ -466,4 +475,20 @@ fn quiescing_ends_all_dma_for_good() {
     bench.driver.device.write_u32(CC, crate::driver::ENABLED);
     bench.driver.device.pause(Duration::from_secs(1));
     assert_eq!(bench.driver.device.read_u32(CSTS), 0);
+}
+
+#[test]
+fn an_abort_ends_after_what_it_aborted() {
+    let mut bench = Bench::new(Script::new().nth(1, reads(), delayed(Delay::FOREVER)));
+    // Room for one completion, which stays unread.
+    bench.queue = bench.driver.queue(2, 2);
+    bench.read(1);
+    bench.driver.emulator.run();
+    bench.read(2);
+    bench.driver.emulator.run();
+    let entry = command(admin::ABORT, 2 << 16 | 2, 0);
+    bench.driver.admin.submit(&*bench.driver.device, entry);
+    assert_eq!(bench.admin_ends(), []);
+    assert_eq!(bench.ends(), [(1, 0), (2, status::ABORT_REQUESTED)]);
+    assert_eq!(bench.admin_ends(), [0]);
 }

@@ -127,7 +127,9 @@ fn offsets_where_none_may_be_are_refused() {
     let invalid = Err(status::INVALID_PRP_OFFSET);
     expect(1, page(0) + 2, 0, invalid);
     expect(16, page(0), page(1) + 4, invalid);
-    expect(24, page(0), list.address(4).0, invalid);
+    list.raw()
+        .copy_from(1028, [page(1), page(2)].map(u64::to_le).as_bytes());
+    expect(24, page(0), list.address(1028).0, invalid);
     expect(24, page(0), list.address(0).0, invalid);
     expect(17, page(0) + 4096 - 512, list.address(0).0, invalid);
     list.raw().write(8, page(2));

@@ -241,3 +241,16 @@ fn a_doorbell_in_memory_that_changes_while_the_index_is_written_is_seen() {
     let end = queue.poll(&*driver.device).expect("it was seen");
     assert_eq!(end.command_id.get(), 2);
 }
+
+#[test]
+fn a_reset_brings_doorbells_back_to_registers() {
+    let mut driver = Driver::stepped(Config {
+        doorbell_buffer: true,
+        ..config(1 << 20, 512)
+    });
+    let before = shadow_queue(&mut driver, 8);
+    driver.reset();
+    let mut queue = driver.queue(1, 8);
+    driver.run(&mut queue, flush(1)).expect("flushed");
+    assert!(queue.shadow.is_none() && before.shadow.is_some());
+}

@@ -4,12 +4,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nvme::device::Mapping;
+use nvme::device::{Device, Mapping};
 use nvme_emulator::fault::ControllerFault;
 use nvme_emulator::observe::{DmaWrite, WriteKind};
-use nvme_emulator::{Config, Deed, Delay, Ending, Match, Plan, Script, status};
+use nvme_emulator::{Config, Deed, Delay, Emulator, Ending, Match, Plan, Script, status};
 use nvme_sys::opcode::{admin, nvm};
-use nvme_sys::register::{CC, CSTS, CSTS_FATAL, CSTS_READY, GONE, VS};
+use nvme_sys::register::{ACQ, AQA, ASQ, CC, CSTS, CSTS_FATAL, CSTS_READY, GONE, VS};
 use nvme_sys::sqe::SubmissionEntry;
 
 use crate::driver::{Driver, Queue, at, blocks, command, config, pattern};
@@ -338,7 +338,8 @@ fn data_after_a_completion_is_a_violation_and_named_one() {
     assert_eq!(bench.ends(), [(1, 0)]);
     bench.memory.raw().zero(4096, 4096);
     assert_eq!(bench.violations(), 0);
-    bench.driver.reset();
+    bench.driver.device.write_u32(CC, 0);
+    bench.driver.wait_ready(false);
     bench.driver.emulator.advance(Duration::from_secs(1));
     bench.driver.emulator.run();
     assert_eq!((bench.landed(1), bench.violations()), (512, 1));
@@ -367,6 +368,7 @@ fn a_reset_lets_data_move_until_it_is_acknowledged_and_not_after() {
     );
     bench.driver.device.pause(Duration::from_secs(1));
     assert_eq!(bench.driver.device.read_u32(CSTS), 0);
+    bench.driver.reset();
     bench.driver.device.pause(Duration::from_secs(9));
     assert_eq!(bench.landed(2), 0);
     assert_eq!(bench.queue.poll(&*bench.driver.device), None);
@@ -439,6 +441,24 @@ fn a_controller_takes_its_time_and_refuses_what_it_cannot_be() {
         assert_eq!(driver.device.read_u32(CSTS), CSTS_FATAL, "{cc:#x}");
     }
     driver.reset();
+}
+
+#[test]
+fn memory_pages_of_another_size_are_refused() {
+    for (page_shifts, ready) in [((0, 1), true), ((0, 0), false), ((2, 3), false)] {
+        let emulator = Emulator::stepped(Config {
+            page_shifts,
+            ..config(1 << 20, 512)
+        });
+        let device: Arc<dyn Device> = Arc::new(emulator.expect("an emulator"));
+        let queues = Mapping::pages(&device, 16384).expect("maps");
+        device.write_u32(AQA, 31 << 16 | 31);
+        device.write_u64(ASQ, queues.address(0).0);
+        device.write_u64(ACQ, queues.address(8192).0);
+        device.write_u32(CC, 1 | 1 << 7);
+        let expected = if ready { CSTS_READY } else { CSTS_FATAL };
+        assert_eq!(device.read_u32(CSTS), expected, "{page_shifts:?}");
+    }
 }
 
 #[test]

@@ -55,10 +55,6 @@ impl Controller {
         let namespace = at.and_then(|at| self.config.namespaces.get(at));
         let namespace = namespace.ok_or(status::INVALID_NAMESPACE);
         let data = match u8::try_from(cns & 0xff).expect("eight bits") {
-            cns::NAMESPACE if id == ALL_NAMESPACES => {
-                // What all have in common; here, nothing.
-                [0; nvme_sys::identify::IDENTIFY_BYTES]
-            }
             cns::NAMESPACE => identify::namespace(namespace?, id),
             cns::CONTROLLER => identify::controller(&self.config),
             cns::ACTIVE_NAMESPACES if id >= ALL_NAMESPACES - 1 => {

@@ -109,6 +109,8 @@ pub struct Config {
     pub retry_delays: [u16; 3],
     /// How memory is spread over bus addresses.
     pub scatter: Scatter,
+    /// Mappings of fewer bytes stay in one piece, as queues of more than a page have to.
+    pub scatter_from_bytes: u64,
     /// Decides the order and the gaps of scattered memory.
     pub seed: u64,
     /// The namespaces, 1 at least.
@@ -150,6 +152,7 @@ impl Config {
             async_event_limit: 3,
             retry_delays: [0; 3],
             scatter: Scatter::Contiguous,
+            scatter_from_bytes: 0,
             seed: 0,
             namespaces: vec![namespace],
             faults: Box::new(NoFaults),

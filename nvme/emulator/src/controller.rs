@@ -150,7 +150,7 @@ impl Controller {
             registers: Registers::new(&config),
             now: Duration::ZERO,
             steps: 0,
-            iommu: Iommu::new(config.scatter, config.seed)?,
+            iommu: Iommu::new(&config)?,
             pieces: Pieces::default(),
             list: Vec::new(),
             compare: Compare::default(),
@@ -277,7 +277,11 @@ impl Controller {
             .iter()
             .flatten()
             .filter(|queue| queue.untold > 0);
-        let untold = untold.map(|queue| queue.untold_since + coalesced.unwrap_or_default());
+        let untold = untold.map(|queue| {
+            queue
+                .untold_since
+                .saturating_add(coalesced.unwrap_or_default())
+        });
         self.registers
             .deadline()
             .into_iter()

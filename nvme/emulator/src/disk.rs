@@ -2,6 +2,7 @@
 //! blocks and no commands; ranges were checked before.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, io};
 
 use nvme::memory::RawMemory;
@@ -42,6 +43,37 @@ pub trait Disk: fmt::Debug + Send {
     /// # Errors
     /// The operating system's.
     fn flush(&mut self) -> io::Result<()>;
+}
+
+/// A disk that others look into, or change, while it is in use.
+impl<D: Disk> Disk for Arc<Mutex<D>> {
+    fn len_bytes(&self) -> u64 {
+        shared(self).len_bytes()
+    }
+
+    fn is_read_only(&self) -> bool {
+        shared(self).is_read_only()
+    }
+
+    fn read(&mut self, offset: u64, to: &[RawMemory]) -> io::Result<()> {
+        shared(self).read(offset, to)
+    }
+
+    fn write(&mut self, offset: u64, from: &[RawMemory]) -> io::Result<()> {
+        shared(self).write(offset, from)
+    }
+
+    fn zero(&mut self, offset: u64, len_bytes: u64) -> io::Result<()> {
+        shared(self).zero(offset, len_bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        shared(self).flush()
+    }
+}
+
+fn shared<D>(disk: &Mutex<D>) -> MutexGuard<'_, D> {
+    disk.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 const CHUNK_BYTES: u64 = 64 << 10;
@@ -103,6 +135,20 @@ impl MemoryDisk {
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
         self
+    }
+
+    /// Bytes of it.
+    #[must_use]
+    pub fn bytes(&self, offset: u64, len_bytes: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len_bytes];
+        let mut at = 0;
+        for (chunk, within, len) in parts(offset, len_bytes as u64) {
+            if let Some(chunk) = self.chunks.get(&chunk) {
+                bytes[at..at + len].copy_from_slice(&chunk[within..within + len]);
+            }
+            at += len;
+        }
+        bytes
     }
 
     fn chunk(&mut self, number: u64) -> &mut [u8] {

@@ -28,6 +28,8 @@ use crate::observe::{Counters, Observer};
 const MAX_STEPS: u32 = 100_000;
 /// Steps of the thread before it looks for doorbells and raises interrupts.
 const BATCH: u32 = 16;
+/// How often the thread lets others go first: several that poll must not keep it out.
+const MAX_YIELDS: u32 = 64;
 
 /// An emulated controller.
 ///
@@ -258,7 +260,16 @@ impl Shared {
     fn execute(&self) {
         let mut doorbells = Vec::new();
         loop {
+            // A lock is not fair to those who wait for it.
+            for _ in 0..MAX_YIELDS {
+                if self.outside.load(Ordering::Relaxed) == 0 {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            let mut controller = lock(&self.controller);
             {
+                // Under the controller's lock, or others could overtake these doorbells.
                 let mut inbox = lock(&self.inbox);
                 if inbox.stop {
                     return;
@@ -266,15 +277,15 @@ impl Shared {
                 inbox.changed = false;
                 std::mem::swap(&mut inbox.doorbells, &mut doorbells);
             }
-            // A lock is not fair to those who wait for it.
-            while self.outside.load(Ordering::Relaxed) > 0 {
-                std::thread::yield_now();
-            }
-            let mut controller = lock(&self.controller);
             self.catch_up(&mut controller, &doorbells);
             doorbells.clear();
-            let busy =
-                (0..BATCH).all(|_| controller.step() && self.outside.load(Ordering::Relaxed) == 0);
+            let mut busy = true;
+            for _ in 0..BATCH {
+                busy = controller.step();
+                if !busy || self.outside.load(Ordering::Relaxed) > 0 {
+                    break;
+                }
+            }
             self.interrupt(&mut controller);
             let deadline = controller.deadline();
             drop(controller);

@@ -4,7 +4,7 @@ use nvme_sys::identify::{
     IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, LbaFormat, OACS_DOORBELL_BUFFER,
     ONCS_COMPARE, ONCS_DATASET_MANAGEMENT, ONCS_WRITE_ZEROES,
 };
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::FromZeros;
 
 use crate::config::{Config, Namespace, SglSupport};
 use crate::registers::VERSION;
@@ -90,7 +90,6 @@ pub(crate) fn active(config: &Config, after: u32) -> [u8; IDENTIFY_BYTES] {
     let mut bytes = [0; IDENTIFY_BYTES];
     let ids = after.saturating_add(1)..=count(config);
     for (place, id) in bytes.chunks_exact_mut(4).zip(ids) {
-        place.copy_from_slice(id.as_bytes());
         place.copy_from_slice(&id.to_le_bytes());
     }
     bytes

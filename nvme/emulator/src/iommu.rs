@@ -11,7 +11,7 @@ use nvme::memory::{PAGE_BYTES, Pages, RawMemory, TargetMemory};
 use nvme::{Error, ErrorKind, Result};
 use zerocopy::FromBytes;
 
-use crate::config::Scatter;
+use crate::config::{Config, Scatter};
 use crate::fault::Random;
 
 /// An access to an address that is not mapped.
@@ -124,19 +124,21 @@ pub(crate) struct Iommu {
     sink: Pages,
     next: u64,
     scatter: Scatter,
+    scatter_from_bytes: u64,
     random: Random,
 }
 
 impl Iommu {
-    pub(crate) fn new(scatter: Scatter, seed: u64) -> Result<Self> {
+    pub(crate) fn new(config: &Config) -> Result<Self> {
         Ok(Self {
             entries: BTreeMap::new(),
             taken: BTreeMap::new(),
             black_holes: Vec::new(),
             sink: Pages::new(SINK_BYTES)?,
             next: FIRST_ADDRESS,
-            scatter,
-            random: Random(seed),
+            scatter: config.scatter,
+            scatter_from_bytes: config.scatter_from_bytes,
+            random: Random(config.seed),
         })
     }
 
@@ -178,6 +180,7 @@ impl Iommu {
 
     fn chunk_bytes(&self, len_bytes: u64) -> u64 {
         match self.scatter {
+            _ if len_bytes < self.scatter_from_bytes => len_bytes,
             Scatter::Contiguous => len_bytes,
             Scatter::Pages => PAGE_BYTES,
             Scatter::HugePages => 2 << 20,

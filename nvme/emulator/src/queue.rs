@@ -101,7 +101,7 @@ impl SubmissionQueue {
     /// The address of the next command, which is taken.
     pub(crate) fn take(&mut self) -> u64 {
         let places = &mut self.places;
-        let address = places.base + u64::from(places.head) * 64;
+        let address = places.base.wrapping_add(u64::from(places.head) * 64);
         places.head = places.after(places.head);
         address
     }
@@ -169,7 +169,7 @@ impl CompletionQueue {
     /// The address of the next completion and its phase; the place is taken.
     pub(crate) fn take(&mut self) -> (u64, bool) {
         let places = &mut self.places;
-        let address = places.base + u64::from(places.tail) * 16;
+        let address = places.base.wrapping_add(u64::from(places.tail) * 16);
         let phase = self.phase;
         places.tail = places.after(places.tail);
         if places.tail == 0 {

@@ -205,8 +205,9 @@ impl Registers {
     /// When the next change comes by itself.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let state = match self.state {
-            State::Enabling { until } | State::Disabling { until, .. } => Some(until),
-            State::Disabled | State::Ready => None,
+            State::Enabling { until } if !self.fatal => Some(until),
+            State::Disabling { until, .. } => Some(until),
+            State::Enabling { .. } | State::Disabled | State::Ready => None,
         };
         let shutdown = match self.shutdown {
             Shutdown::Under { until } => Some(until),

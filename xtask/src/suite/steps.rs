@@ -1,5 +1,6 @@
 //! The steps of `cargo xtask test`, in order: cheap and likely to fail first.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -167,17 +168,27 @@ fn tool(name: &str, package: &str) -> Result<std::path::PathBuf> {
     Ok(ours)
 }
 
+/// Workspaces of fuzz targets.
+const FUZZ_FOLDERS: [&str; 2] = ["fs-adapter/fuzz", "nvme/fuzz"];
+
 /// Every fuzz target for a while, from its seeds and the corpus that earlier runs left.
 fn fuzz(suite: &Suite) -> Result<Outcome> {
     let cargo_fuzz = match tool("cargo-fuzz", CARGO_FUZZ) {
         Ok(path) => path,
         Err(error) => return Ok(Outcome::Skipped(format!("{error:#}"))),
     };
-    let folder = repo::root().join("fs-adapter/fuzz");
+    let mut counts = Counts::default();
+    for folder in FUZZ_FOLDERS {
+        counts += fuzz_folder(suite, &cargo_fuzz, &repo::root().join(folder))?;
+    }
+    Ok(Outcome::Done(counts))
+}
+
+fn fuzz_folder(suite: &Suite, cargo_fuzz: &Path, folder: &Path) -> Result<Counts> {
     let fuzz = |arguments: &[&str]| {
-        let mut command = Command::new(&cargo_fuzz);
+        let mut command = Command::new(cargo_fuzz);
         // Sanitizers are unstable options of a stable compiler.
-        command.env("RUSTC_BOOTSTRAP", "1").current_dir(&folder);
+        command.env("RUSTC_BOOTSTRAP", "1").current_dir(folder);
         command.arg("fuzz").args(arguments);
         command
     };
@@ -197,5 +208,5 @@ fn fuzz(suite: &Suite) -> Result<Outcome> {
                 .success,
         );
     }
-    Ok(Outcome::Done(counts))
+    Ok(counts)
 }

@@ -123,8 +123,9 @@ impl Controller {
         };
         for id in 1..self.completions.len() {
             let queue = self.completions[id].as_ref();
-            if queue.is_some_and(|queue| queue.untold > 0 && queue.untold_since + span <= self.now)
-            {
+            if queue.is_some_and(|queue| {
+                queue.untold > 0 && queue.untold_since.saturating_add(span) <= self.now
+            }) {
                 self.raise(id);
             }
         }

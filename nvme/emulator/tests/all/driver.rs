@@ -37,7 +37,12 @@ pub(crate) struct Queue {
 
 impl Queue {
     fn new(device: &Arc<dyn Device>, id: u16, entries: u32, stride: u64) -> Self {
-        let pages = |bytes: u32| Mapping::pages(device, u64::from(entries * bytes)).expect("maps");
+        // As large as the page that is set, so that they begin with one.
+        let page_bytes = 4096 << (device.read_u32(CC) >> CC_MPS_SHIFT & 0xf);
+        let pages = |bytes: u32| {
+            let len_bytes = u64::from(entries * bytes).max(page_bytes);
+            Mapping::pages(device, len_bytes).expect("maps")
+        };
         Self {
             id,
             entries,
@@ -65,7 +70,7 @@ impl Queue {
             shadow.0.raw().store(offset, value, Ordering::SeqCst);
             std::sync::atomic::fence(Ordering::SeqCst);
             let index = shadow.1.raw().load(offset, Ordering::SeqCst);
-            let [index, value, before] = [index, value, before].map(|value| value as u16);
+            let [index, value, before] = [index, value, before].map(low_half);
             if value.wrapping_sub(index).wrapping_sub(1) >= value.wrapping_sub(before) {
                 return;
             }
@@ -124,6 +129,10 @@ pub(crate) fn config(len: usize, block_bytes: u32) -> Config {
     Config::new(Namespace::new(MemoryDisk::of(&pattern(len)), block_bytes))
 }
 
+fn low_half(value: u32) -> u16 {
+    u16::try_from(value & 0xffff).expect("16 bits")
+}
+
 /// A command without data.
 pub(crate) fn command(opcode: u8, cdw10: u32, cdw11: u32) -> SubmissionEntry {
     SubmissionEntry {
@@ -139,7 +148,12 @@ pub(crate) fn blocks(opcode: u8, lba: u64, count: u32) -> SubmissionEntry {
     SubmissionEntry {
         namespace_id: 1.into(),
         cdw12: (count - 1).into(),
-        ..command(opcode, lba as u32, (lba >> 32) as u32)
+        cdw11: u32::try_from(lba >> 32).expect("32 bits").into(),
+        ..command(
+            opcode,
+            u32::try_from(lba & 0xffff_ffff).expect("32 bits"),
+            0,
+        )
     }
 }
 
@@ -165,6 +179,7 @@ impl Driver {
         let emulator = Arc::new(emulator);
         let device: Arc<dyn Device> = emulator.clone();
         let stride = 4 << (device.read_u64(0) >> 32 & 0xf);
+        device.write_u32(CC, mps << CC_MPS_SHIFT);
         let admin = Queue::new(&device, 0, 32, stride);
         let mut driver = Self {
             emulator,
@@ -268,6 +283,7 @@ impl Driver {
 
     /// Memory that the device reaches.
     pub(crate) fn memory(&self, len_bytes: u64) -> Mapping {
+        let len_bytes = len_bytes.max(self.page_bytes);
         Mapping::pages(&self.device, len_bytes).expect("maps")
     }
 

@@ -2,5 +2,11 @@
 //! tests' own code, which knows nothing of the driver in `nvme`.
 
 mod admin;
+mod arbitrary;
+mod blocks;
 mod bring_up;
+mod doorbells;
 mod driver;
+mod faults;
+mod pointers;
+mod threaded;

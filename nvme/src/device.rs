@@ -4,6 +4,10 @@
 //! unsafe: declares the unsafe method that exposes memory to a device.
 #![expect(unsafe_code, reason = "declares the unsafe method")]
 
+// The order of registers and memory is written for these two.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub mod vfio;
+
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};

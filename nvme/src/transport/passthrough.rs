@@ -428,6 +428,14 @@ impl Drop for Passthrough {
             self.broken |= waited.is_err();
             self.collect(drop);
         }
+        if self.slots.in_flight() == 0 {
+            // Closing the ring unpins memory too, but some time later.
+            for attached in self.memory.drain(..).flatten() {
+                for buffer in attached.buffers {
+                    self.ring.unregister(buffer);
+                }
+            }
+        }
         // The kernel cannot be asked any more: devices may still write there.
         self.slots.give_up();
     }

@@ -1,5 +1,6 @@
-//! How large a passthrough command may be: the kernel does not split them. Pure arithmetic on
-//! what the controller and the block queue say; knows no devices and no sysfs.
+//! How large a passthrough command may be. The kernel does not split one that is too large: it
+//! refuses it, or, where only its segments are too many, moves it by a copy that nobody asked
+//! for. Pure arithmetic on what the controller and the block queue say; knows no devices.
 
 use crate::memory::PAGE_BYTES;
 use crate::namespace::Namespace;

@@ -466,13 +466,17 @@ mod tests {
         let mut ring = Ring::open(4, Polling::Interrupt).expect("io_uring");
         let event = eventfd(0, EventfdFlags::CLOEXEC).expect("made");
         let tick = Duration::from_millis(20);
-        // Many times over: what is left of one wait must not end the next.
-        for _ in 0..20 {
+        // Many times over: what is left of one wait must not end the next, nor pile up.
+        for round in 0..20 {
             let start = Instant::now();
             ring.wait(event.as_fd(), Some(tick)).expect("waited");
             assert!(start.elapsed() >= tick, "{:?}", start.elapsed());
-            ring.flush().expect("entered");
+            if round % 2 == 0 {
+                ring.flush().expect("entered");
+            }
         }
+        ring.flush().expect("entered");
+        assert_eq!(armed_polls(&ring), 0);
         rustix::io::write(&event, &1_u64.to_ne_bytes()).expect("written");
         ring.wait(event.as_fd(), None).expect("readable");
         assert_eq!(ring.pop(), None);
@@ -485,6 +489,15 @@ mod tests {
         ring.flush().expect("entered");
         ring.wait(silent.as_fd(), None).expect("a command ended");
         assert_eq!(ring.pop(), Some((10, 0)));
+    }
+
+    /// Polls that the kernel has armed for the ring.
+    fn armed_polls(ring: &Ring) -> usize {
+        let info = format!("/proc/self/fdinfo/{}", ring.ring.as_raw_fd());
+        let info = std::fs::read_to_string(info).expect("there");
+        let polls = info.split("PollList:").nth(1).expect("polls");
+        let polls = polls.lines().skip(1);
+        polls.take_while(|line| line.starts_with(' ')).count()
     }
 
     /// A descriptor's number may name another file at the next wait.

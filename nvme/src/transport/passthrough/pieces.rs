@@ -44,6 +44,10 @@ mod tests {
             assert_eq!(pieces(len_bytes).count(), count, "{len_bytes}");
         }
         assert_eq!(piece_at(5, 0), 0);
+        // The last one is longer than a step.
+        assert_eq!(piece_at(STEP_BYTES - 1, 2), 0);
+        assert_eq!(piece_at(STEP_BYTES, 2), 1);
+        assert_eq!(piece_at(STEP_BYTES + PIECE_BYTES - 1, 2), 1);
     }
 
     proptest! {

@@ -466,6 +466,7 @@ mod tests {
         let mut ring = Ring::open(4, Polling::Interrupt).expect("io_uring");
         let event = eventfd(0, EventfdFlags::CLOEXEC).expect("made");
         let tick = Duration::from_millis(20);
+        let busy = thread_time();
         // Many times over: what is left of one wait must not end the next, nor pile up.
         for round in 0..20 {
             let start = Instant::now();
@@ -477,6 +478,8 @@ mod tests {
         }
         ring.flush().expect("entered");
         assert_eq!(armed_polls(&ring), 0);
+        let busy = thread_time().saturating_sub(busy);
+        assert!(busy < tick * 2, "not asleep: {busy:?}");
         rustix::io::write(&event, &1_u64.to_ne_bytes()).expect("written");
         ring.wait(event.as_fd(), None).expect("readable");
         assert_eq!(ring.pop(), None);
@@ -489,6 +492,19 @@ mod tests {
         ring.flush().expect("entered");
         ring.wait(silent.as_fd(), None).expect("a command ended");
         assert_eq!(ring.pop(), Some((10, 0)));
+    }
+
+    /// How long this thread has run on a processor.
+    fn thread_time() -> Duration {
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: it writes the structure only.
+        let got = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+        assert_eq!(got, 0);
+        let nanos = time.tv_sec * 1_000_000_000 + time.tv_nsec;
+        Duration::from_nanos(nanos.try_into().expect("positive"))
     }
 
     /// Polls that the kernel has armed for the ring.

@@ -206,8 +206,8 @@ mod tests {
         assert_eq!(slots.count_overdue(at(3), timeout), 1);
         assert_eq!(slots.count_overdue(at(3), timeout), 0);
         slots.take(3, None, at(3)).expect("free");
-        slots.end(first).expect("in flight");
         assert_eq!(slots.count_overdue(at(10), timeout), 2);
+        slots.end(first).expect("in flight");
         assert_eq!(slots.count_overdue(at(20), timeout), 0);
     }
 }

@@ -32,6 +32,12 @@ fn over(path: &str, options: &Options) -> Passthrough {
     Passthrough::with_node(node, options).expect("io_uring")
 }
 
+/// It may be opened on one thread and used on another.
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<Passthrough>();
+};
+
 fn null(options: &Options) -> Passthrough {
     over("/dev/null", options)
 }

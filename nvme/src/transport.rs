@@ -11,6 +11,8 @@
 //! unsafe: `submit` is an unsafe method, since memory may be written after it returns.
 #![expect(unsafe_code, reason = "declares the unsafe method")]
 
+pub mod passthrough;
+
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

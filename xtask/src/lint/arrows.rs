@@ -32,7 +32,7 @@ struct Dependency {
 }
 
 /// Our crates that each of our crates may use. Tests may also use the testkit.
-const ARROWS: [(&str, &[&str]); 8] = [
+const ARROWS: [(&str, &[&str]); 10] = [
     ("fs-adapter", &[]),
     ("nvme-sys", &[]),
     ("nvme", &["nvme-sys"]),
@@ -43,11 +43,16 @@ const ARROWS: [(&str, &[&str]); 8] = [
         "ubio-benches",
         &["fs-adapter", "nvme", "ubio", "ubio-core", "ubio-testkit"],
     ),
-    ("xtask", &[]),
+    ("ubio-lab-spec", &[]),
+    (
+        "ubio-lab",
+        &["fs-adapter", "nvme", "nvme-sys", "ubio", "ubio-lab-spec"],
+    ),
+    ("xtask", &["ubio-lab-spec"]),
 ];
 
 /// Programs and bindings, by the folder they lie in, and what they may use.
-const PROGRAM_FOLDERS: [&str; 3] = ["examples/", "python/", "lab/"];
+const PROGRAM_FOLDERS: [&str; 2] = ["examples/", "python/"];
 const PROGRAMS_USE: [&str; 2] = ["fs-adapter", "ubio"];
 
 /// For tests only, so cycles through it are fine.

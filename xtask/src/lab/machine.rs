@@ -77,7 +77,17 @@ pub(super) fn arguments(machine: &Machine, files: &Files, words: &[String]) -> V
     list.add("-vga", "none");
     list.add("-kernel", files.vmlinuz.display().to_string());
     list.add("-initrd", files.initrd.display().to_string());
-    let mut append = vec!["console=ttyS0", "quiet", "panic=-1", "oops=panic"];
+    // One processor at first: until version 8.1 QEMU can translate code while another processor
+    // patches it, and keeps the stale translation (the kernel then dies of `Oops: int3`). A
+    // booting kernel patches itself all the time, a running one hardly; init starts the others.
+    let mut append = vec![
+        "console=ttyS0",
+        "quiet",
+        "panic=-1",
+        "oops=panic",
+        "maxcpus=1",
+    ];
+    append.push("noreplace-smp");
     if machine.iommu {
         list.add("-device", "intel-iommu,caching-mode=on");
         append.push("intel_iommu=on");
@@ -210,9 +220,10 @@ fn injected(fault: &Fault) -> Value {
     json!({ "event": "none", "iotype": transfer, "errno": EIO, "sector": fault.sector })
 }
 
-/// Where all of a run's files are made.
+/// Where all of a run's files are made: what an earlier try left there goes.
 pub(super) fn make_folder(parent: &Path, name: &str) -> Result<PathBuf> {
     let folder = parent.join(name);
+    let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot create {}", folder.display()))?;
     Ok(folder)
@@ -240,7 +251,7 @@ mod tests {
     fn the_standard_machine() {
         let text = joined(&Machine::standard());
         for part in [
-            "-append console=ttyS0 quiet panic=-1 oops=panic lab.run=x",
+            "-append console=ttyS0 quiet panic=-1 oops=panic maxcpus=1 noreplace-smp lab.run=x",
             "nvme,id=cmb,serial=LAB-CMB,bus=cmb-port,cmb_size_mb=64",
             "xio3130-downstream,bus=switch,id=peer-port,chassis=3,slot=3",
             "nvme,id=vfio,serial=LAB-VFIO,bus=pcie.0,addr=0x5",

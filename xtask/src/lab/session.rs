@@ -61,10 +61,13 @@ pub(super) fn boot(
     log: &Path,
     say: &mut dyn FnMut(&str),
 ) -> Result<Outcome> {
+    let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let mut log = Log {
+        file,
+        started: Instant::now(),
+    };
     machine::make_images(&run.machine, files)?;
     let mut bar = Bar::create(&files.bar(), run.machine.bar_bytes())?;
-    let mut log =
-        Log(File::create(log).with_context(|| format!("cannot write {}", log.display()))?);
     let (events, heard) = channel();
     let (mut qemu, connections) = start(run, files, words, &mut log, &events)?;
     drop(events);
@@ -79,10 +82,12 @@ pub(super) fn boot(
         }
     };
     drop(qemu);
+    log.line("host", "QEMU is gone");
     // From outside, after the guest is gone: whatever it claimed last must be true now.
     if let Err(error) = bar.check() {
         outcome.fail(format!("{}: after the guest's end: {error:#}", run.name));
     }
+    log.line("host", "done");
     Ok(outcome)
 }
 
@@ -247,13 +252,17 @@ fn drain(heard: &Receiver<Event>, log: &mut Log) -> Vec<String> {
     lines
 }
 
-/// Every line, with who said it.
+/// Every line, with when it was heard and who said it.
 #[derive(Debug)]
-struct Log(File);
+struct Log {
+    file: File,
+    started: Instant,
+}
 
 impl Log {
     fn line(&mut self, who: &str, text: &str) {
         // The log is for people: a full disk must not end a run.
-        let _ = writeln!(self.0, "{who:8} {text}");
+        let seconds = self.started.elapsed().as_secs_f64();
+        let _ = writeln!(self.file, "{seconds:8.3} {who:8} {text}");
     }
 }

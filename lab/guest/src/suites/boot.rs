@@ -64,6 +64,7 @@ pub(super) fn cases(machine: &Machine, _full: bool) -> Vec<Case> {
         "bar/host-sees-a-missing-byte",
         host_sees_a_missing_byte,
     ));
+    cases.push(Case::new("bar/left-for-the-end", left_for_the_end));
     for drive in machine.drives.iter().filter(|drive| drive.throttled) {
         let name = drive.name;
         cases.push(Case::new(format!("host/throttle-{name}"), move |lab| {
@@ -106,6 +107,12 @@ fn kernel(lab: &mut Lab) -> Result<()> {
     ensure!(
         release.starts_with(version),
         "{release} runs with the configuration of {version}"
+    );
+    let online = std::thread::available_parallelism()?.get();
+    let cores = usize::try_from(lab.run().machine.cores)?;
+    ensure!(
+        online == cores,
+        "{online} processors are online, not {cores}"
     );
     let modules = fs::read_to_string("/proc/modules")?;
     for wanted in ["nvme", "vfio_pci", "vfio_iommu_type1", "ext4"] {
@@ -368,7 +375,13 @@ fn host_sees_what_landed(lab: &mut Lab) -> Result<()> {
         again == pattern::word(POISON, 0),
         "the BAR was not poisoned again: {again:#x}"
     );
-    // What the last check of the run, after the guest's end, will find.
+    Ok(())
+}
+
+/// What the host's last check, after the guest's end, is to find.
+fn left_for_the_end(lab: &mut Lab) -> Result<()> {
+    let bar = map_bar(lab)?;
+    let seed = lab.seed("peer", 1)?;
     write_words(&bar, seed, 4096, 8192, NOTHING);
     lab.expect_bar((4096, 4096), ("peer", 1), 8192)
 }
@@ -426,7 +439,7 @@ fn throttle(lab: &mut Lab, drive: &str) -> Result<()> {
         slow > Duration::from_millis(500),
         "throttled, 128 KiB took {slow:?}"
     );
-    ensure!(fast < slow / 2, "128 KiB took {fast:?}, throttled {slow:?}");
+    ensure!(fast < slow, "128 KiB took {fast:?}, throttled {slow:?}");
     Ok(())
 }
 

@@ -314,6 +314,14 @@ mod tests {
             ),
             ["arrows"]
         );
+        let spec = |name| rules("ubio-lab-spec", "lab/spec/Cargo.toml", &[(name, false, true)]);
+        assert_eq!(spec("ubio"), ["arrows"]);
+        let host = |name| rules("xtask", "xtask/Cargo.toml", &[(name, false, true)]);
+        assert_eq!(host("ubio"), ["arrows"]);
+        assert!(host("ubio-lab-spec").is_empty());
+        let guest = |name| rules("ubio-lab", "lab/guest/Cargo.toml", &[(name, false, true)]);
+        assert!(guest("nvme").is_empty());
+        assert_eq!(guest("ubio-core"), ["arrows"]);
         assert!(rules("ubio", "ubio/Cargo.toml", &[("fs-adapter", false, true)]).is_empty());
         assert!(rules("ubcp", "examples/ubcp/Cargo.toml", &[("ubio", false, true)]).is_empty());
     }

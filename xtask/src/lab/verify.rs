@@ -273,6 +273,18 @@ mod tests {
     }
 
     #[test]
+    fn a_foreign_byte_between_claims_is_found() {
+        for place in [0, 600, 2000] {
+            let mut bar = bar("between");
+            claim(&mut bar, "ignore bar 512 8").unwrap();
+            claim(&mut bar, "ignore bar 1024 8").unwrap();
+            bar.file.write_all_at(&[0], place).unwrap();
+            let said = said(bar.check());
+            assert!(said.contains(&format!("{place:#x}:")), "{said}");
+        }
+    }
+
+    #[test]
     fn ignored_bytes_may_be_anything() {
         let mut bar = bar("ignored");
         bar.file.write_all_at(&[1; 100], 1000).unwrap();

@@ -314,7 +314,13 @@ mod tests {
             ),
             ["arrows"]
         );
-        let spec = |name| rules("ubio-lab-spec", "lab/spec/Cargo.toml", &[(name, false, true)]);
+        let spec = |name| {
+            rules(
+                "ubio-lab-spec",
+                "lab/spec/Cargo.toml",
+                &[(name, false, true)],
+            )
+        };
         assert_eq!(spec("ubio"), ["arrows"]);
         let host = |name| rules("xtask", "xtask/Cargo.toml", &[(name, false, true)]);
         assert_eq!(host("ubio"), ["arrows"]);

@@ -16,9 +16,9 @@ pub(crate) const PROGRAMS: [(&str, &str); 6] = [
     ("valgrind", "valgrind"),
 ];
 
-/// Installs the packages of all programs that are missing. Nothing missing: does nothing.
-pub(crate) fn ensure_programs() -> Result<String> {
-    let missing: Vec<&str> = PROGRAMS
+/// Installs the packages of those programs that are missing. Nothing missing: does nothing.
+pub(crate) fn ensure(programs: &[(&str, &'static str)]) -> Result<String> {
+    let missing: Vec<&str> = programs
         .iter()
         .filter(|(program, _)| run::which(program).is_none())
         .map(|(_, package)| *package)

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask demo | test | lint | bench`.
+//! The project's own commands: `cargo xtask demo | test | lab | lint | bench`.
 //!
 //! This file only parses the command line. It knows nothing of the engine: the
 //! tools it runs (`ubcp`, the benches, fio, Python) are processes to it.
@@ -9,6 +9,7 @@ mod cache;
 mod demo;
 mod fetch;
 mod fio;
+mod lab;
 mod lint;
 mod model;
 mod python;
@@ -31,6 +32,7 @@ use clap::{Parser, Subcommand};
     after_help = "Examples:\n  \
         cargo xtask demo                     load three real-sized models and print a table\n  \
         cargo xtask test                     everything a change must pass\n  \
+        cargo xtask lab                      a real kernel against emulated drives\n  \
         cargo xtask lint                     the house rules only (seconds)\n  \
         cargo xtask bench --cold --rounds 15 the comparison with fio and plain reads\n\n\
         Everything these commands fetch or make goes to .xtask/ and may be deleted."
@@ -46,6 +48,8 @@ enum Task {
     Demo(demo::Args),
     /// Run every check: format, lints, tests, simulator, interoperability
     Test(suite::Args),
+    /// Boot a real kernel on an emulated machine and run suites inside
+    Lab(lab::Args),
     /// Check the house rules: arrows between crates, unsafe, orphans, lengths, links
     Lint(lint::Args),
     /// Compare with fio, plain reads and other loaders, interleaved
@@ -59,6 +63,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Task::Demo(args) => demo::run(&args),
         Task::Test(args) => suite::run(&args),
+        Task::Lab(args) => lab::run(&args),
         Task::Lint(args) => lint::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Contender(args) => bench::contender::run(&args),

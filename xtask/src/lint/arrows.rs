@@ -32,7 +32,7 @@ struct Dependency {
 }
 
 /// Our crates that each of our crates may use. Tests may also use the testkit.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 10] = [
     ("fs-adapter", &[]),
     ("nvme-sys", &[]),
     ("nvme", &["nvme-sys"]),
@@ -63,11 +63,16 @@ const ARROWS: [(&str, &[&str]); 9] = [
             "ubio-testkit",
         ],
     ),
-    ("xtask", &[]),
+    ("ubio-lab-spec", &[]),
+    (
+        "ubio-lab",
+        &["fs-adapter", "nvme", "nvme-sys", "ubio", "ubio-lab-spec"],
+    ),
+    ("xtask", &["ubio-lab-spec"]),
 ];
 
 /// Programs and bindings, by the folder they lie in, and what they may use.
-const PROGRAM_FOLDERS: [&str; 3] = ["examples/", "python/", "lab/"];
+const PROGRAM_FOLDERS: [&str; 2] = ["examples/", "python/"];
 const PROGRAMS_USE: [&str; 2] = ["fs-adapter", "ubio"];
 
 /// For tests only, so cycles through it are fine.
@@ -329,6 +334,20 @@ mod tests {
             ),
             ["arrows"]
         );
+        let spec = |name| {
+            rules(
+                "ubio-lab-spec",
+                "lab/spec/Cargo.toml",
+                &[(name, false, true)],
+            )
+        };
+        assert_eq!(spec("ubio"), ["arrows"]);
+        let host = |name| rules("xtask", "xtask/Cargo.toml", &[(name, false, true)]);
+        assert_eq!(host("ubio"), ["arrows"]);
+        assert!(host("ubio-lab-spec").is_empty());
+        let guest = |name| rules("ubio-lab", "lab/guest/Cargo.toml", &[(name, false, true)]);
+        assert!(guest("nvme").is_empty());
+        assert_eq!(guest("ubio-core"), ["arrows"]);
         assert!(rules("ubio", "ubio/Cargo.toml", &[("fs-adapter", false, true)]).is_empty());
         assert!(rules("ubcp", "examples/ubcp/Cargo.toml", &[("ubio", false, true)]).is_empty());
     }

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::{Counts, Outcome, Suite, interop};
-use crate::{apt, lint, repo, run};
+use crate::{apt, lab, lint, repo, run};
 
 /// The version that `cargo xtask test` installs where there is none.
 const CARGO_DENY: &str = "cargo-deny@^0.20";
@@ -18,7 +18,7 @@ const FUZZ_SECONDS: u32 = 300;
 
 pub(super) fn all(suite: &mut Suite, full: bool) {
     suite.step("programs", |_| {
-        Ok(match apt::ensure_programs() {
+        Ok(match apt::ensure(&apt::PROGRAMS) {
             Ok(_) => Outcome::Done(Counts::one(true)),
             Err(error) => Outcome::Skipped(format!("{error:#}")),
         })
@@ -75,6 +75,7 @@ pub(super) fn all(suite: &mut Suite, full: bool) {
         suite.passes("instructions", run::cargo().args(arguments))
     });
     suite.step("interop", interop::run);
+    suite.step("lab", |suite| lab(suite, full));
     if full {
         suite.step("simulator, full", |suite| simulator(suite, SEEDS_FULL));
         suite.step("fuzz", fuzz);
@@ -166,6 +167,21 @@ fn tool(name: &str, package: &str) -> Result<std::path::PathBuf> {
         .arg(&tools);
     run::captured(&mut command).with_context(|| format!("cannot build {package} (no network?)"))?;
     Ok(ours)
+}
+
+/// A real kernel on an emulated machine. A failure shows everything, success nothing.
+fn lab(suite: &Suite, full: bool) -> Result<Outcome> {
+    if let Err(error) = lab::ensure_possible() {
+        return Ok(Outcome::Skipped(format!("{error:#}")));
+    }
+    let mut said = Vec::new();
+    let counts = lab::all(full, &mut |line| said.push(line.to_string()));
+    let text = said.join("\n") + "\n";
+    std::fs::write(suite.logs.join("lab.log"), &text)?;
+    if !counts.as_ref().is_ok_and(|counts| counts.failed == 0) {
+        print!("{text}");
+    }
+    Ok(Outcome::Done(counts?))
 }
 
 /// Workspaces of fuzz targets.

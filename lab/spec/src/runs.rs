@@ -1,0 +1,133 @@
+//! The table of runs: each is one boot of one machine, with one suite inside.
+//!
+//! To add a boot, add a line here; to add a suite, also a file in `lab/guest/src/suites/` and a
+//! line in the table there. `lab/README.md` shows it.
+
+use crate::machine::{Drive, Machine, Namespace, Transfer};
+
+/// One boot.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Its name, in one word; cases are called `NAME/CASE`.
+    pub name: &'static str,
+    /// Which suite runs inside.
+    pub suite: &'static str,
+    /// For people.
+    pub about: &'static str,
+    /// On what.
+    pub machine: Machine,
+    /// Only with `--full`.
+    pub full_only: bool,
+    /// Whether fio is to be in the guest (80 MiB more to boot).
+    pub fio: bool,
+    /// After so long without a word from the guest it hangs.
+    pub silence_s: u64,
+    /// After so long in all it hangs, whatever it says.
+    pub limit_s: u64,
+}
+
+impl Run {
+    fn new(name: &'static str, suite: &'static str, machine: Machine) -> Self {
+        Self {
+            name,
+            suite,
+            about: "",
+            machine,
+            full_only: false,
+            fio: false,
+            silence_s: 60,
+            limit_s: 300,
+        }
+    }
+
+    fn about(mut self, about: &'static str) -> Self {
+        self.about = about;
+        self
+    }
+
+    fn with_fio(mut self) -> Self {
+        self.fio = true;
+        self
+    }
+}
+
+/// All runs, in the order in which they are booted.
+#[must_use]
+pub fn runs() -> Vec<Run> {
+    vec![
+        Run::new(
+            "boot",
+            "boot",
+            Machine::standard().with("vfio", Drive::throttled),
+        )
+        .about("the machine is as described: drives, pattern, p2pmem, BAR, host actions"),
+        Run::new("boot-iommu", "boot", boot_iommu())
+            .about("the same behind an IOMMU, with other block sizes, namespaces and faults"),
+        Run::new("perf-fio", "perf-fio", Machine::standard())
+            .with_fio()
+            .about("fio io_uring_cmd in the guest: what its NVMe driver reaches here"),
+    ]
+}
+
+/// The run of that name.
+#[must_use]
+pub fn find(name: &str) -> Option<Run> {
+    runs().into_iter().find(|run| run.name == name)
+}
+
+fn boot_iommu() -> Machine {
+    let small = Namespace::new(16);
+    let namespaces = [
+        small.clone().blocks(4096),
+        small.clone(),
+        small.clone().metadata(8, 1),
+    ];
+    let faulty = small
+        .fault(2048, Transfer::Read)
+        .fault(4096, Transfer::Write);
+    Machine::standard()
+        .iommu()
+        .with("peer", |drive| drive.namespaces(&namespaces))
+        .with("outside", |drive| drive.namespaces(&[faulty]))
+        .with("vfio", |drive| {
+            let blocks = Namespace::new(64).blocks(4096);
+            drive.namespaces(&[blocks]).mdts(0).throttled()
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_words_and_no_two_runs_share_one() {
+        let mut seen = BTreeSet::new();
+        for run in runs() {
+            for word in [run.name, run.suite] {
+                let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+                assert!(!word.is_empty() && word.chars().all(is_word), "{word}");
+            }
+            assert!(
+                !run.about.is_empty(),
+                "{} says nothing about itself",
+                run.name
+            );
+            assert!(seen.insert(run.name), "two runs are called {}", run.name);
+        }
+    }
+
+    #[test]
+    fn kernel_arguments_fit_a_command_line() {
+        for run in runs() {
+            let length: usize = run
+                .machine
+                .kernel_arguments
+                .iter()
+                .map(|word| word.len() + 1)
+                .sum();
+            assert!(length < 1500, "{}", run.name);
+        }
+    }
+}

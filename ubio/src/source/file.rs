@@ -544,3 +544,20 @@ impl Drop for FileSource {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vram::bar::EmulatedBar;
+
+    /// Emulated memory could be registered, real p2pmem cannot.
+    #[test]
+    fn p2pmem_is_never_registered() {
+        let workers = Workers::start("test", 1, 8).expect("threads");
+        let mut source = FileSource::open(workers, 8, true).expect("a source");
+        let bar = EmulatedBar::p2pmem(64 << 10).expect("p2pmem");
+        let windows = bar.memory().windows(2, 32 << 10).expect("room");
+        let id = source.attach(&windows, true).expect("p2pmem");
+        assert!(source.memory(id).buffers.is_empty());
+    }
+}

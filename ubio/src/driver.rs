@@ -21,6 +21,7 @@ use crate::load::{LentFill, Returns, Shared, engine_gone, lend_window};
 use crate::source::{Completion, FillCommand, MemoryId, Object, Source, Target, Wait, Waker};
 use crate::stats::{Reason, Report, Stalls};
 use crate::sys::claim::Claim;
+use crate::topology::Verdict;
 use crate::trace::{Activity, Trace};
 use crate::vram::{Vram, VramBuffer, VramDone, VramWork, WindowsId};
 use crate::window::WindowMemory;
@@ -84,13 +85,17 @@ pub(crate) struct Parts {
     pub(crate) control: Receiver<Control>,
     pub(crate) traced: bool,
     pub(crate) reasons: Vec<Reason>,
+    /// What topology says of the drive and the memory of a function, if there are two.
+    pub(crate) pair: Option<Verdict>,
     /// How long a load waits for one command.
     pub(crate) deadline: Option<Nanos>,
 }
 
 pub(crate) struct Driver {
     core: Core,
-    parts: Parts,
+    pub(crate) parts: Parts,
+    /// Whether reads were seen to land in the windows; those in host memory need no proof.
+    windows_proven: bool,
     /// After the devices and workers: claims on memory end when nothing writes it any more.
     streams: Vec<Stream>,
     waker: Waker,
@@ -101,7 +106,7 @@ pub(crate) struct Driver {
     start: Instant,
     /// Commands with the source.
     submitted: Vec<Submitted>,
-    completions: Vec<Completion>,
+    pub(crate) completions: Vec<Completion>,
     done: Vec<VramDone>,
     /// Operations of the copy engine under way.
     copies: usize,
@@ -155,6 +160,7 @@ impl Driver {
         let windows = parts.limits.windows;
         Ok(Self {
             core,
+            windows_proven: !parts.windows.kind().is_device(),
             waker: parts.source.waker(),
             returns: Arc::new(Returns::new(windows.into())),
             streams: Vec::new(),

@@ -47,6 +47,7 @@ pub mod limits;
 pub mod load;
 pub mod map;
 pub mod open;
+mod pairing;
 mod plan;
 mod prepare;
 pub mod range;

@@ -11,13 +11,15 @@ use crate::limits::{
     DEFAULT_WINDOW_BYTES, DEFAULT_WINDOWS, DIRECT_DEPTH, FIRST_COMMAND_BYTES, FIRST_DEPTH,
     FIRST_IN_PLACE_COMMAND_BYTES, FIRST_IN_PLACE_DEPTH, MAX_COMMAND_BYTES, STREAMS, TICKETS,
 };
+use crate::pairing;
 use crate::source::file::FileSource;
 use crate::source::nvme::{NamespaceInfo, NvmeAddress, NvmeOptions};
 use crate::source::{Reader, Source};
 use crate::stats::Reason;
-use crate::sys::memory::{Pages, Region};
+use crate::sys::memory::{MemoryKind, Pages, Region};
 use crate::topology;
 use crate::vram::Vram;
+use crate::vram::bar::{BarMemory, BarVram};
 use crate::vram::host::HostVram;
 use crate::window::WindowMemory;
 use crate::workers::Workers;
@@ -35,6 +37,8 @@ pub struct Builder {
     pub(crate) adaptive: bool,
     pub(crate) workers: usize,
     pub(crate) nvme: Option<(NvmeAddress, NvmeOptions)>,
+    pub(crate) bar: Option<Arc<BarMemory>>,
+    pub(crate) windows_in_bar: bool,
 }
 
 impl Default for Builder {
@@ -50,6 +54,8 @@ impl Default for Builder {
             adaptive: true,
             workers: topology::copy_workers(),
             nvme: None,
+            bar: None,
+            windows_in_bar: false,
         }
     }
 }
@@ -126,6 +132,20 @@ impl Builder {
         self
     }
 
+    /// Destinations lie in this memory of a PCI function instead of host memory.
+    #[must_use]
+    pub fn bar(mut self, memory: Arc<BarMemory>) -> Self {
+        self.bar = Some(memory);
+        self
+    }
+
+    /// Windows lie in the memory given to [`bar`](Self::bar) too.
+    #[must_use]
+    pub fn windows_in_bar(mut self, windows: bool) -> Self {
+        self.windows_in_bar = windows;
+        self
+    }
+
     /// Opens the engine: makes the windows, probes the kernel, starts the ring thread.
     ///
     /// # Errors
@@ -166,7 +186,9 @@ impl Builder {
 pub struct Explanation {
     /// How direct reads are done.
     pub reader: Reader,
-    /// What pages the windows stand on.
+    /// What the windows are made of.
+    pub window_kind: MemoryKind,
+    /// What pages they stand on.
     pub window_pages: Pages,
     /// What is not the best way, and why.
     pub reasons: Vec<Reason>,
@@ -206,6 +228,18 @@ fn open_source(
     Ok((Box::new(source), reader, reasons))
 }
 
+/// The memory that windows are made of.
+fn window_memory(settings: &Builder) -> Result<WindowMemory> {
+    let (count, bytes) = (settings.windows.into(), settings.window_bytes.into());
+    match &settings.bar {
+        Some(memory) if settings.windows_in_bar => memory.windows(count, bytes),
+        _ => {
+            let region = Region::anonymous(count * bytes, settings.huge_pages)?;
+            Ok(WindowMemory::host(Arc::new(region), bytes))
+        }
+    }
+}
+
 /// Makes everything an engine is made of, on the thread that is to run it.
 pub(crate) fn open_parts(
     settings: &Builder,
@@ -218,7 +252,6 @@ pub(crate) fn open_parts(
             .because(cause)
             .remedy("keep within the bounds that Builder's methods name")
     })?;
-    let pool_bytes = u64::from(settings.windows) * u64::from(settings.window_bytes);
     let leases = usize::from(limits.windows) + usize::from(limits.tickets);
     let workers = Workers::start(
         "ubio-copy",
@@ -228,28 +261,43 @@ pub(crate) fn open_parts(
     let (mut source, reader, mut reasons) = open_source(settings, &limits, &workers)?;
     limits.depth = limits.depth.min(source.limits().depth);
     limits.command_bytes = limits.command_bytes.min(source.limits().command_bytes);
-    let region = Arc::new(Region::anonymous(pool_bytes, settings.huge_pages)?);
-    let windows = WindowMemory::host(region, settings.window_bytes.into());
-    let window_memory = source.attach(&windows, true)?;
+    let pair = match (&settings.nvme, &settings.bar) {
+        (Some((drive, _)), Some(memory)) => pairing::check(drive, memory)?,
+        _ => None,
+    };
+    let windows = window_memory(settings)?;
+    let on_host = windows.kind() == MemoryKind::Host;
+    let window_memory = source.attach(&windows, on_host)?;
     reasons.extend(source.take_fallbacks());
     // Only the first window is faulted in: its pages stand for all of the pool's, and the
     // others' need not be waited for.
     let region = windows.region();
     region.populate(0, settings.window_bytes.into())?;
-    if region.pages() != Pages::HugeTlb && region.huge_bytes().is_none_or(|huge| huge == 0) {
+    let small = || region.huge_bytes().is_none_or(|huge| huge == 0);
+    if on_host && region.pages() != Pages::HugeTlb && small() {
         reasons.push(Reason::WindowsNotHuge);
     }
-    let mut vram = HostVram::new(Arc::clone(&workers), 2 * leases, source.waker());
+    let (capacity, waker) = (2 * leases, source.waker());
+    let mut vram: Box<dyn Vram> = match &settings.bar {
+        Some(memory) => Box::new(BarVram::new(
+            Arc::clone(memory),
+            Arc::clone(&workers),
+            capacity,
+            waker,
+        )),
+        None => Box::new(HostVram::new(Arc::clone(&workers), capacity, waker)),
+    };
     let vram_windows = vram.attach(&windows)?;
     let explanation = Explanation {
         reader,
+        window_kind: windows.kind(),
         window_pages: region.pages(),
         reasons: reasons.clone(),
         workers: workers.count(),
     };
     let parts = Parts {
         source,
-        vram: Box::new(vram),
+        vram,
         windows,
         window_memory,
         vram_windows,
@@ -258,6 +306,7 @@ pub(crate) fn open_parts(
         control,
         traced: settings.traced,
         reasons,
+        pair,
         deadline: settings.nvme.as_ref().map(|(_, options)| {
             Nanos(u64::try_from(options.deadline.as_nanos()).unwrap_or(u64::MAX))
         }),

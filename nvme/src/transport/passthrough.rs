@@ -170,7 +170,7 @@ impl Passthrough {
         );
         let transfer = node
             .queue
-            .command_bytes(&node.namespace, node.mdts_bytes, shape);
+            .command_bytes(&node.namespace, node.controller.mdts_bytes, shape);
         let requests = u16::try_from(node.queue.requests).unwrap_or(u16::MAX);
         let limits = TransportLimits {
             transfer_bytes: transfer.min(OVERLAP_BYTES),
@@ -288,6 +288,16 @@ impl Passthrough {
 impl Transport for Passthrough {
     fn namespace(&self) -> &Namespace {
         &self.node.namespace
+    }
+
+    fn is_registered(&self, memory: MemoryId) -> bool {
+        self.registration(memory) == Registration::Registered
+    }
+
+    fn retry_delay(&self, status: Status) -> Duration {
+        let delays = self.node.controller.retry_delays_ms;
+        let delay = status.retry_delay().map_or(0, |index| delays[index]);
+        Duration::from_millis(delay.into())
     }
 
     fn limits(&self) -> TransportLimits {

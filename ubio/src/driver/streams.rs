@@ -5,12 +5,15 @@ use std::sync::Arc;
 use ubio_core::{FillErrorKind, Landing, ObjectId, Outcome, StreamId, StreamPlan};
 
 use super::{Driver, Ending, OpenStream, Origin};
+use crate::canary::Subject;
 use crate::error::{Error, ErrorKind, NOT_STRICT, READ_AGAIN, Result};
+use crate::pairing::needs_window;
 use crate::source::MemoryId;
 use crate::source::nvme::failure::of_stream;
 use crate::stats::Reason;
 use crate::sys::claim::Claim;
 use crate::vram::{BufferId, VramBuffer};
+use crate::window::WindowMemory;
 
 pub(super) struct Stream {
     pub(super) id: StreamId,
@@ -102,8 +105,12 @@ impl Driver {
             }
         }
         let plan = &open.plan;
-        let adopted = open.buffer.map(|buffer| self.adopt(buffer, plan));
-        let destination = match adopted.transpose() {
+        let proven = self.prove_windows(plan, &objects);
+        let adopted = proven.and_then(|()| {
+            let adopted = open.buffer.map(|buffer| self.adopt(buffer, plan, &objects));
+            adopted.transpose()
+        });
+        let destination = match adopted {
             Ok(destination) => destination,
             Err(error) => {
                 objects
@@ -150,10 +157,24 @@ impl Driver {
         }
     }
 
+    /// Windows that are a device's are proven by the first stream that uses them.
+    fn prove_windows(&mut self, plan: &StreamPlan, objects: &[ObjectId]) -> Result<()> {
+        if self.windows_proven {
+            return Ok(());
+        }
+        if let Some(subject) = subject(plan, objects, needs_window) {
+            let windows = self.parts.windows.clone();
+            self.prove_pair(subject, (self.parts.window_memory, &windows))?;
+            self.windows_proven = true;
+        }
+        Ok(())
+    }
+
     fn adopt(
         &mut self,
         buffer: VramBuffer,
         plan: &StreamPlan,
+        objects: &[ObjectId],
     ) -> Result<(BufferId, Option<MemoryId>)> {
         let id = self.parts.vram.adopt(buffer)?;
         let without_window = |landing| matches!(landing, Landing::Destination | Landing::Scatter);
@@ -163,7 +184,7 @@ impl Driver {
         }
         let memory = match self.parts.vram.in_place(id) {
             // Not registered: pinning a whole destination at once would fault it in at once.
-            Some(memory) => self.parts.source.attach(&memory, false),
+            Some(memory) => self.attach_proven(&memory, plan, objects),
             None => Err(Error::new(
                 ErrorKind::Unsupported,
                 "this destination cannot be filled by this source",
@@ -177,6 +198,27 @@ impl Driver {
                 Err(error)
             }
         }
+    }
+
+    /// A destination as a target of the source, proven where it is a device's.
+    fn attach_proven(
+        &mut self,
+        memory: &WindowMemory,
+        plan: &StreamPlan,
+        objects: &[ObjectId],
+    ) -> Result<MemoryId> {
+        let id = self.parts.source.attach(memory, false)?;
+        if memory.kind().is_device()
+            && let Some(subject) = subject(plan, objects, |landing| !needs_window(landing))
+            && let Err(error) = self.prove_pair(subject, (id, memory))
+        {
+            // After a timeout the device may still write it.
+            if error.kind() != ErrorKind::Timeout {
+                self.parts.source.detach(id);
+            }
+            return Err(error);
+        }
+        Ok(id)
     }
 
     pub(super) fn let_go(&mut self, stream: &Stream) {
@@ -227,6 +269,21 @@ impl Driver {
         };
         stream.ending.0.finish(outcome);
     }
+}
+
+/// What a plan's first fill of a landing reads.
+fn subject(
+    plan: &StreamPlan,
+    objects: &[ObjectId],
+    lands: impl Fn(Landing) -> bool,
+) -> Option<Subject> {
+    let fill = plan.fills.iter().find(|fill| lands(fill.landing))?;
+    Some(Subject {
+        object: objects[fill.object.0 as usize],
+        route: fill.route,
+        offset: fill.offset,
+        len: fill.len,
+    })
 }
 
 pub(super) fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {

@@ -19,6 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{DIRECT_DEPTH, MAX_COMMAND_BYTES};
 use crate::plan::ALIGNMENT;
 use crate::stats::Reason;
+use crate::sys::memory::MemoryKind;
 use crate::window::WindowMemory;
 
 pub use address::{NvmeAddress, NvmeOptions};
@@ -235,6 +236,16 @@ impl Source for NvmeSource {
     }
 
     fn attach(&mut self, memory: &WindowMemory, register: bool) -> Result<MemoryId> {
+        let kind = memory.kind();
+        if kind == MemoryKind::Bar && self.info.route == Route::Passthrough {
+            let what = "the kernel cannot read into a BAR, which has no pages";
+            return Err(Error::new(ErrorKind::Unsupported, what).remedy(
+                "use host windows, p2pmem where the kernel has it, or the drive through VFIO \
+                 (vfio:)",
+            ));
+        }
+        // The kernel pins p2pmem for no longer than a command.
+        let register = register && kind == MemoryKind::Host;
         let region: Arc<dyn TargetMemory> = Arc::clone(memory.region()) as _;
         let id = self
             .transport

@@ -123,6 +123,8 @@ impl Mapping {
 #[derive(Debug)]
 pub struct BarMemory {
     name: String,
+    /// `None` if somebody else mapped it.
+    location: Option<BarLocation>,
     mapping: Mapping,
     region: Arc<Region>,
     free: Mutex<FreeList>,
@@ -142,10 +144,25 @@ impl Drop for Lent {
 }
 
 impl BarMemory {
+    /// A function's memory.
+    fn at(location: BarLocation, mapping: Mapping, region: Arc<Region>) -> Arc<Self> {
+        Self::make(location.to_string(), Some(location), mapping, region)
+    }
+
     fn new(name: String, mapping: Mapping, region: Arc<Region>) -> Arc<Self> {
+        Self::make(name, None, mapping, region)
+    }
+
+    fn make(
+        name: String,
+        location: Option<BarLocation>,
+        mapping: Mapping,
+        region: Arc<Region>,
+    ) -> Arc<Self> {
         let free = Mutex::new(FreeList::new(region.len_bytes()));
         Arc::new(Self {
             name,
+            location,
             mapping,
             region,
             free,
@@ -168,6 +185,11 @@ impl BarMemory {
     /// What it is, for reports.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Where it is, unless somebody else mapped it.
+    pub fn location(&self) -> Option<&BarLocation> {
+        self.location.as_ref()
     }
 
     /// How it is mapped.

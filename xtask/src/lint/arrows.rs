@@ -32,7 +32,7 @@ struct Dependency {
 }
 
 /// Our crates that each of our crates may use. Tests may also use the testkit.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("fs-adapter", &[]),
     ("nvme-sys", &[]),
     ("nvme", &["nvme-sys"]),

@@ -41,7 +41,15 @@ pub(super) struct Node {
     pub(super) namespace: Namespace,
     pub(super) identity: Identity,
     pub(super) queue: QueueLimits,
+    pub(super) controller: ControllerFacts,
+}
+
+/// What the controller says of itself; the defaults where it may not be asked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ControllerFacts {
     pub(super) mdts_bytes: Option<u64>,
+    /// Delays before retries, milliseconds, as completions name them.
+    pub(super) retry_delays_ms: [u32; 3],
 }
 
 impl Node {
@@ -62,15 +70,15 @@ impl Node {
             return Err(Error::new(ErrorKind::Busy, what).remedy("try again"));
         }
         let id = namespace_id(&file, path)?;
-        let (data, mdts_bytes) = match identify(&file, id, path)? {
+        let (data, controller) = match identify(&file, id, path)? {
             Some(identified) => identified,
-            None => (from_sysfs(&generic)?, None),
+            None => (from_sysfs(&generic)?, ControllerFacts::default()),
         };
         Ok(Self {
             namespace: Namespace::new(id, &data)?,
             identity: generic.identity(id)?,
             queue: generic.queue_limits()?,
-            mdts_bytes,
+            controller,
             file,
         })
     }
@@ -145,7 +153,7 @@ fn identify(
     file: &OwnedFd,
     id: NamespaceId,
     path: &Path,
-) -> Result<Option<(IdentifyNamespace, Option<u64>)>> {
+) -> Result<Option<(IdentifyNamespace, ControllerFacts)>> {
     let page = Pages::new(IDENTIFY_BYTES as u64)?;
     let asked = [
         Command::identify_namespace(id),
@@ -174,8 +182,13 @@ fn identify(
         }
     }
     let controller = page.raw().read::<IdentifyController>(0);
-    let mdts = mdts_bytes(controller.max_data_transfer);
-    Ok(namespace.map(|namespace| (namespace, mdts)))
+    let facts = ControllerFacts {
+        mdts_bytes: mdts_bytes(controller.max_data_transfer),
+        retry_delays_ms: controller
+            .retry_delays
+            .map(|delay| u32::from(delay.get()) * 100),
+    };
+    Ok(namespace.map(|namespace| (namespace, facts)))
 }
 
 #[derive(Debug)]

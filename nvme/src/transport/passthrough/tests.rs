@@ -8,6 +8,7 @@ use std::fs::File;
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::node::ControllerFacts;
 use super::*;
 use crate::command::NamespaceId;
 use crate::error::ErrorKind;
@@ -27,7 +28,10 @@ fn over(path: &str, options: &Options) -> Passthrough {
         },
         identity: generic.identity(NamespaceId(1)).expect("complete"),
         queue: generic.queue_limits().expect("complete"),
-        mdts_bytes: Some(512 << 10),
+        controller: ControllerFacts {
+            mdts_bytes: Some(512 << 10),
+            retry_delays_ms: [100, 0, 0],
+        },
     };
     Passthrough::with_node(node, options).expect("io_uring")
 }

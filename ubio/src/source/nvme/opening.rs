@@ -7,7 +7,9 @@ use std::sync::Arc;
 use nvme::command::NamespaceId;
 use nvme::controller::{Identity, Settings};
 use nvme::device::Device;
+use nvme::device::vfio::{VfioContainer, VfioDevice};
 use nvme::transport::Transport;
+use nvme::transport::passthrough::{self, MemoryShape, Passthrough, Polling};
 use nvme::transport::user::{DataNames, Options, UserTransport};
 use nvme_emulator::{Config, Disk, Emulator, FileDisk, Namespace, SglSupport};
 use ubio_core::Route;
@@ -15,6 +17,7 @@ use ubio_core::Route;
 use super::failure::of_transport;
 use super::{NamespaceInfo, NvmeAddress, NvmeOptions, NvmeSource};
 use crate::error::{Error, ErrorKind, Result};
+use crate::limits::DIRECT_DEPTH;
 
 impl NvmeAddress {
     /// Opens what it names.
@@ -24,11 +27,19 @@ impl NvmeAddress {
     /// (this kernel, device or namespace cannot be read so), Device (it does not come up).
     pub fn open(&self, options: &NvmeOptions) -> Result<NvmeSource> {
         match self {
-            Self::Passthrough(path) => Err(Error::new(
-                ErrorKind::Unsupported,
-                path.display().to_string(),
-            )),
-            Self::Vfio { function, .. } => Err(Error::new(ErrorKind::Unsupported, function)),
+            Self::Passthrough(path) => self.passthrough(path, options),
+            Self::Vfio {
+                function,
+                namespace,
+            } => {
+                let at = |error| of_transport(&error).at(self.to_string());
+                let container = VfioContainer::new().map_err(at)?;
+                let device = VfioDevice::open(&container, function).map_err(at)?;
+                let namespace = NamespaceId(*namespace);
+                let (transport, info) =
+                    self.user(Arc::new(device), namespace, Route::Vfio, options)?;
+                NvmeSource::new(transport, info)
+            }
             Self::Emulated { file, block_bytes } => {
                 let (device, len_bytes) = emulated(file, *block_bytes)?;
                 let (transport, mut info) =
@@ -40,7 +51,39 @@ impl NvmeAddress {
         }
     }
 
-    /// A source over queues of our own.
+    /// A source over the kernel's passthrough.
+    fn passthrough(&self, path: &Path, options: &NvmeOptions) -> Result<NvmeSource> {
+        let wanted = passthrough::Options {
+            depth: DIRECT_DEPTH,
+            polling: match options.polled {
+                true => Polling::Poll,
+                false => Polling::Interrupt,
+            },
+            memory: MemoryShape {
+                // Windows and destinations begin with a page, and commands with a block.
+                alignment: 512,
+                ..MemoryShape::default()
+            },
+            ..passthrough::Options::default()
+        };
+        let transport = Passthrough::open(path, &wanted).map_err(|error| of_transport(&error))?;
+        let identity = transport.identity();
+        let noticed = match options.polled {
+            true => "polling",
+            false => "interrupts",
+        };
+        let info = NamespaceInfo {
+            name: self.to_string(),
+            model: identity.serial.clone(),
+            len_bytes: transport.namespace().len_bytes(),
+            block_bytes: transport.namespace().block.bytes(),
+            route: Route::Passthrough,
+            how: format!("io_uring, {noticed}"),
+        };
+        NvmeSource::new(Box::new(transport), info)
+    }
+
+    /// A transport over queues of our own.
     fn user(
         &self,
         device: Arc<dyn Device>,

@@ -39,7 +39,7 @@ impl BarMemory {
             MemoryPart::P2pmem => open_p2pmem(&folder, &function, len_bytes),
         };
         let (region, mapping) = opened.map_err(|error| error.at(location.to_string()))?;
-        Ok(Self::new(location.to_string(), mapping, Arc::new(region)))
+        Ok(Self::at(*location, mapping, Arc::new(region)))
     }
 }
 

@@ -40,7 +40,13 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("ubio-core", &[]),
     (
         "ubio",
-        &["fs-adapter", "nvme", "nvme-emulator", "nvme-sys", "ubio-core"],
+        &[
+            "fs-adapter",
+            "nvme",
+            "nvme-emulator",
+            "nvme-sys",
+            "ubio-core",
+        ],
     ),
     (
         "ubio-testkit",

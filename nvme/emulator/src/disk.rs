@@ -1,5 +1,5 @@
-//! What a namespace's bytes are kept in: memory here, a file in [`crate::sys::file`]. Knows no
-//! blocks and no commands; ranges were checked before.
+//! What a namespace's bytes are kept in: memory here, a file in
+//! [`FileDisk`](crate::FileDisk). Knows no blocks and no commands; ranges were checked before.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -124,7 +124,7 @@ fn time_passes_by_itself_and_an_idle_thread_sleeps() {
     assert!(spent < Duration::from_millis(100), "{spent:?} while idle");
 }
 
-/// Processor time of each thread of an emulator in this process.
+/// How long each thread of an emulator in this process has worked or wanted to.
 fn processor_times() -> HashMap<String, Duration> {
     let mut times = HashMap::new();
     for task in std::fs::read_dir("/proc/self/task")
@@ -133,7 +133,9 @@ fn processor_times() -> HashMap<String, Duration> {
     {
         let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
         let stat = std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-        let spent = stat.split(' ').next().and_then(|word| word.parse().ok());
+        // Time on a processor, and time waiting for one.
+        let spent = stat.split(' ').take(2).map(str::parse::<u64>);
+        let spent = spent.sum::<Result<u64, _>>().ok();
         if let (true, Some(spent)) = (name.trim() == "nvme-emulator", spent) {
             let task = task.file_name().to_string_lossy().into_owned();
             times.insert(task, Duration::from_nanos(spent));

@@ -34,7 +34,7 @@ pub use sysfs::Identity;
 use self::node::Node;
 use self::pieces::{OVERLAP_BYTES, piece_at, pieces};
 use self::ring::{Push, Ring};
-use self::slots::Slots;
+use self::slots::{Slots, Taken};
 use self::sysfs::Sysfs;
 use crate::command::Command;
 use crate::error::{Error, ErrorKind, Result};
@@ -93,7 +93,8 @@ pub enum Registration {
     /// For each command: it was not asked for.
     NotAsked,
     /// For each command: the kernel refused with this errno. `EFAULT` is what peer-to-peer
-    /// memory gets, `ENOMEM` what is beyond the locked-memory limit.
+    /// memory gets, `ENOMEM` what is beyond the locked-memory limit, `EINVAL` (found out by the
+    /// first command) what is too large for this kernel.
     Refused(i32),
 }
 
@@ -219,7 +220,12 @@ impl Passthrough {
             None,
             self.timeout_ms,
         );
-        let Some(user_data) = self.slots.take(token, None, Instant::now()) else {
+        let taken = Taken {
+            token,
+            memory: None,
+            registered: None,
+        };
+        let Some(user_data) = self.slots.take(taken, Instant::now()) else {
             return Err(token);
         };
         let push = Push {
@@ -269,14 +275,39 @@ impl Passthrough {
     /// Takes what has ended out of the ring.
     fn collect(&mut self, mut each: impl FnMut(Done)) {
         while let Some((user_data, result)) = self.ring.pop() {
-            match self.slots.end(user_data) {
-                Some(token) => each(Done {
-                    token,
-                    result: outcome(result),
-                }),
-                None => self.incidents.strays += 1,
+            if let Some(done) = self.ended(user_data, result) {
+                each(done);
             }
         }
+    }
+
+    /// What a completion ends, if anything.
+    fn ended(&mut self, user_data: u64, result: i32) -> Option<Done> {
+        let Some(taken) = self.slots.end(user_data) else {
+            self.incidents.strays += 1;
+            return None;
+        };
+        if result == -libc::EINVAL && taken.registered.is_some_and(|io| self.again(io)) {
+            return None;
+        }
+        Some(Done {
+            token: taken.token,
+            result: outcome(result),
+        })
+    }
+
+    /// Sends again, by address, what was refused in a registered buffer before any device saw
+    /// it: some kernels (6.1) take such buffers up to the queue's segments only, whatever of
+    /// them a command is in. From here on that memory is used by address.
+    fn again(&mut self, io: Io) -> bool {
+        let entry = self.memory.get_mut(io.memory.0 as usize);
+        let Some(attached) = entry.and_then(Option::as_mut) else {
+            return false;
+        };
+        attached.registration = Registration::Refused(libc::EINVAL);
+        let len_bytes = self.node.namespace.block.len_bytes(io.blocks);
+        // SAFETY: the caller has not been told of an end: its promise holds.
+        unsafe { self.start(io, len_bytes) }.is_ok()
     }
 
     fn entered(&mut self, result: Result<()>) -> Result<()> {
@@ -410,8 +441,14 @@ impl Passthrough {
         let memory = Arc::clone(&attached.memory);
         let piece = piece_at(io.offset, attached.buffers.len());
         let buffer = attached.buffers.get(piece).copied();
+        let buffer = buffer.filter(|_| attached.registration == Registration::Registered);
         let cmd = encode::transfer(&self.node.namespace, &io, address as u64, self.timeout_ms);
-        let Some(user_data) = self.slots.take(io.token, Some(memory), Instant::now()) else {
+        let taken = Taken {
+            token: io.token,
+            memory: Some(memory),
+            registered: buffer.map(|_| io),
+        };
+        let Some(user_data) = self.slots.take(taken, Instant::now()) else {
             return Err(io);
         };
         let push = Push {
@@ -484,7 +521,12 @@ fn probe(node: &Node, path: &Path) -> Result<()> {
         offset: 0,
     };
     let address = page.raw().at(0, block.into()) as u64;
-    let user_data = slots.take(0, Some(page), Instant::now()).expect("empty");
+    let taken = Taken {
+        token: 0,
+        memory: Some(page),
+        registered: None,
+    };
+    let user_data = slots.take(taken, Instant::now()).expect("empty");
     let push = Push {
         user_data,
         file: node.file.as_fd(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::memory::TargetMemory;
+use crate::transport::Io;
 
 /// Generations are below this, so that a number's highest bit is free.
 const GENERATIONS: u32 = 1 << 31;
@@ -14,10 +15,18 @@ struct Slot {
     operation: Option<Operation>,
 }
 
-struct Operation {
-    token: u64,
+/// What a slot is taken for.
+pub(super) struct Taken {
+    /// Handed back with the end.
+    pub(super) token: u64,
     /// Kept until the command has ended.
-    memory: Option<Arc<dyn TargetMemory>>,
+    pub(super) memory: Option<Arc<dyn TargetMemory>>,
+    /// What is in a registered buffer, and may be sent again without.
+    pub(super) registered: Option<Io>,
+}
+
+struct Operation {
+    taken: Taken,
     start: Instant,
     is_overdue: bool,
 }
@@ -56,17 +65,11 @@ impl Slots {
     }
 
     /// Takes a slot and gives its number; `None` where all are taken.
-    pub(super) fn take(
-        &mut self,
-        token: u64,
-        memory: Option<Arc<dyn TargetMemory>>,
-        now: Instant,
-    ) -> Option<u64> {
+    pub(super) fn take(&mut self, taken: Taken, now: Instant) -> Option<u64> {
         let index = self.free.pop()?;
         let slot = &mut self.slots[usize::from(index)];
         slot.operation = Some(Operation {
-            token,
-            memory,
+            taken,
             start: now,
             is_overdue: false,
         });
@@ -74,8 +77,8 @@ impl Slots {
         Some(u64::from(slot.generation) << 32 | u64::from(index))
     }
 
-    /// Ends a command: its token, unless nothing of that number is in flight.
-    pub(super) fn end(&mut self, number: u64) -> Option<u64> {
+    /// Ends a command: what it was taken for, unless nothing of that number is in flight.
+    pub(super) fn end(&mut self, number: u64) -> Option<Taken> {
         let index = u32::try_from(number & u64::from(u32::MAX)).ok()?;
         let slot = self.slots.get_mut(usize::try_from(index).ok()?)?;
         if u64::from(slot.generation) != number >> 32 {
@@ -87,12 +90,12 @@ impl Slots {
         if self.in_flight() == 0 {
             self.oldest = None;
         }
-        Some(operation.token)
+        Some(operation.taken)
     }
 
     /// Frees a slot whose command was not started.
     pub(super) fn put_back(&mut self, number: u64) {
-        self.end(number).expect("just taken");
+        assert!(self.end(number).is_some(), "just taken");
     }
 
     /// How many commands have become overdue since it was last asked.
@@ -123,14 +126,14 @@ impl Slots {
     pub(super) fn uses(&self, memory: &Arc<dyn TargetMemory>) -> bool {
         let operations = self.slots.iter().filter_map(|s| s.operation.as_ref());
         operations
-            .filter_map(|operation| operation.memory.as_ref())
+            .filter_map(|operation| operation.taken.memory.as_ref())
             .any(|used| Arc::ptr_eq(used, memory))
     }
 
     /// Leaves the memory of what is in flight to devices: it is never freed.
     pub(super) fn give_up(&mut self) {
         for slot in &mut self.slots {
-            if let Some(memory) = slot.operation.take().and_then(|op| op.memory) {
+            if let Some(memory) = slot.operation.take().and_then(|op| op.taken.memory) {
                 let _leaked = Box::leak(Box::new(memory));
             }
         }
@@ -146,21 +149,46 @@ mod tests {
         Arc::new(Pages::new(1).expect("memory"))
     }
 
+    fn token(token: u64) -> Taken {
+        Taken {
+            token,
+            memory: None,
+            registered: None,
+        }
+    }
+
+    fn with(memory: &Arc<dyn TargetMemory>) -> Taken {
+        Taken {
+            memory: Some(Arc::clone(memory)),
+            ..token(1)
+        }
+    }
+
+    fn end(slots: &mut Slots, number: u64) -> Option<u64> {
+        slots.end(number).map(|taken| taken.token)
+    }
+
     #[test]
     fn a_number_ends_once() {
         let mut slots = Slots::new(2);
         let now = Instant::now();
-        let first = slots.take(10, None, now).expect("free");
-        let second = slots.take(11, None, now).expect("free");
-        assert_eq!(slots.take(12, None, now), None);
+        let first = slots.take(token(10), now).expect("free");
+        let second = slots.take(token(11), now).expect("free");
+        assert_eq!(slots.take(token(12), now), None);
         assert_eq!(slots.in_flight(), 2);
-        assert_eq!((slots.end(first), slots.end(first)), (Some(10), None));
-        let third = slots.take(12, None, now).expect("free");
+        assert_eq!(
+            (end(&mut slots, first), end(&mut slots, first)),
+            (Some(10), None)
+        );
+        let third = slots.take(token(12), now).expect("free");
         assert_ne!(first, third, "the same slot, a later generation");
-        assert_eq!(slots.end(first), None);
-        assert_eq!((slots.end(second), slots.end(third)), (Some(11), Some(12)));
+        assert_eq!(end(&mut slots, first), None);
+        assert_eq!(
+            (end(&mut slots, second), end(&mut slots, third)),
+            (Some(11), Some(12))
+        );
         for unknown in [2, 1 << 32 | 2, u64::from(u32::MAX), 1 << 62] {
-            assert_eq!(slots.end(unknown), None);
+            assert_eq!(end(&mut slots, unknown), None);
         }
         assert_eq!(slots.in_flight(), 0);
     }
@@ -169,10 +197,10 @@ mod tests {
     fn generations_wrap_below_the_highest_bit() {
         let mut slots = Slots::new(1);
         slots.slots[0].generation = GENERATIONS - 1;
-        let number = slots.take(1, None, Instant::now()).expect("free");
+        let number = slots.take(token(1), Instant::now()).expect("free");
         assert_eq!(number >> 63, 0);
-        assert_eq!(slots.end(number), Some(1));
-        assert_eq!(slots.take(2, None, Instant::now()), Some(0));
+        assert_eq!(end(&mut slots, number), Some(1));
+        assert_eq!(slots.take(token(2), Instant::now()), Some(0));
     }
 
     #[test]
@@ -180,14 +208,14 @@ mod tests {
         let memory = memory();
         let mut slots = Slots::new(2);
         let now = Instant::now();
-        let number = slots.take(1, Some(Arc::clone(&memory)), now).expect("free");
+        let number = slots.take(with(&memory), now).expect("free");
         assert_eq!((Arc::strong_count(&memory), slots.uses(&memory)), (2, true));
-        slots.end(number).expect("in flight");
+        end(&mut slots, number).expect("in flight");
         assert_eq!(
             (Arc::strong_count(&memory), slots.uses(&memory)),
             (1, false)
         );
-        slots.take(1, Some(Arc::clone(&memory)), now).expect("free");
+        slots.take(with(&memory), now).expect("free");
         slots.give_up();
         drop(slots);
         assert_eq!(Arc::strong_count(&memory), 2);
@@ -200,14 +228,14 @@ mod tests {
         let start = Instant::now();
         let timeout = Duration::from_secs(2);
         let at = |seconds| start + Duration::from_secs(seconds);
-        let first = slots.take(1, None, at(0)).expect("free");
-        slots.take(2, None, at(1)).expect("free");
+        let first = slots.take(token(1), at(0)).expect("free");
+        slots.take(token(2), at(1)).expect("free");
         assert_eq!(slots.count_overdue(at(2), timeout), 0);
         assert_eq!(slots.count_overdue(at(3), timeout), 1);
         assert_eq!(slots.count_overdue(at(3), timeout), 0);
-        slots.take(3, None, at(3)).expect("free");
+        slots.take(token(3), at(3)).expect("free");
         assert_eq!(slots.count_overdue(at(10), timeout), 2);
-        slots.end(first).expect("in flight");
+        end(&mut slots, first).expect("in flight");
         assert_eq!(slots.count_overdue(at(20), timeout), 0);
     }
 }

@@ -232,6 +232,27 @@ fn memory_that_cannot_be_pinned_is_used_by_address() {
     assert_eq!(ends(&mut transport).len(), 1);
 }
 
+#[test]
+fn a_registered_buffer_that_the_kernel_cannot_use_is_not_used() {
+    let mut transport = null(&Options::default());
+    let memory = transport.attach(pages(8192), true).expect("attached");
+    submit(&mut transport, io(7, memory)).expect("room");
+    // As if it had been refused; its completion is a stray then.
+    assert_eq!(transport.ended(0, -libc::EINVAL), None);
+    let refused = Registration::Refused(libc::EINVAL);
+    assert_eq!(transport.registration(memory), refused);
+    assert_eq!(transport.in_flight(), 1);
+    // Refused by address too: that is its end.
+    let end = transport.ended(1 << 32, -libc::EINVAL).expect("an end");
+    let expected = Err(IoError::Os(libc::EINVAL));
+    assert_eq!((end.token, end.result), (7, expected));
+    assert_eq!((ends(&mut transport), transport.in_flight()), (vec![], 0));
+    assert_eq!(transport.incidents().strays, 2);
+    submit(&mut transport, io(8, memory)).expect("room");
+    assert_eq!(ends(&mut transport).len(), 1);
+    transport.detach(memory);
+}
+
 /// A page of a file, mapped for reads.
 struct ReadOnly(RawMemory);
 

@@ -87,7 +87,8 @@ pub(super) fn arguments(machine: &Machine, files: &Files, words: &[String]) -> V
         "oops=panic",
         "maxcpus=1",
     ];
-    append.push("noreplace-smp");
+    // A busy host delivers timer interrupts late, which the kernel takes for a broken timer.
+    append.extend(["noreplace-smp", "no_timer_check"]);
     if machine.iommu {
         list.add("-device", "intel-iommu,caching-mode=on");
         append.push("intel_iommu=on");
@@ -251,7 +252,7 @@ mod tests {
     fn the_standard_machine() {
         let text = joined(&Machine::standard());
         for part in [
-            "-append console=ttyS0 quiet panic=-1 oops=panic maxcpus=1 noreplace-smp lab.run=x",
+            "-append console=ttyS0 quiet panic=-1 oops=panic maxcpus=1 noreplace-smp no_timer_check lab.run=x",
             "nvme,id=cmb,serial=LAB-CMB,bus=cmb-port,cmb_size_mb=64",
             "xio3130-downstream,bus=switch,id=peer-port,chassis=3,slot=3",
             "nvme,id=vfio,serial=LAB-VFIO,bus=pcie.0,addr=0x5",

@@ -79,7 +79,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let chosen = choose(runs(), &args.names, args.full)?;
+    let chosen = choose(runs(), &args.names, args.full || args.list)?;
     if args.list {
         for run in &chosen {
             println!("{:12} {:10} {}", run.name, run.suite, run.about);

@@ -50,7 +50,7 @@ pub trait Device: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// InvalidInput (not whole pages), NoSpace (addresses, locked memory), Unsupported (this
-    /// kind of memory), Busy (mapped already).
+    /// kind of memory). Memory may be mapped several times, in parts too.
     ///
     /// # Safety
     /// The memory stays mapped at its address until [`unmap`](Self::unmap) has succeeded.
@@ -105,6 +105,8 @@ pub struct Mapping {
     memory: Option<Arc<dyn TargetMemory>>,
     raw: RawMemory,
     runs: Vec<DmaRun>,
+    /// Where in the memory each run begins.
+    begins: Vec<u64>,
 }
 
 impl fmt::Debug for Mapping {
@@ -129,7 +131,13 @@ impl Mapping {
             runs.iter().map(|run| run.len_bytes).sum::<u64>(),
             raw.len_bytes()
         );
+        let mut at = 0;
+        let begins = runs.iter().map(|run| {
+            at += run.len_bytes;
+            at - run.len_bytes
+        });
         Ok(Self {
+            begins: begins.collect(),
             device: Arc::clone(device),
             memory: Some(memory),
             raw,
@@ -170,18 +178,20 @@ impl Mapping {
     ///
     /// # Panics
     /// If it is not inside.
+    #[inline]
     #[must_use]
-    pub fn run_at(&self, mut offset: u64) -> DmaRun {
-        for run in &self.runs {
-            if offset < run.len_bytes {
-                return DmaRun {
-                    start: Iova(run.start.0 + offset),
-                    len_bytes: run.len_bytes - offset,
-                };
-            }
-            offset -= run.len_bytes;
+    pub fn run_at(&self, offset: u64) -> DmaRun {
+        let after = match self.runs.len() {
+            1 => 1,
+            _ => self.begins.partition_point(|&begin| begin <= offset),
+        };
+        let run = self.runs[after - 1];
+        let inside = offset - self.begins[after - 1];
+        assert!(inside < run.len_bytes, "offset {offset} beyond the mapping");
+        DmaRun {
+            start: Iova(run.start.0 + inside),
+            len_bytes: run.len_bytes - inside,
         }
-        panic!("offset beyond the mapping");
     }
 
     /// Leaves the memory to a device that cannot be stopped: it is never freed.

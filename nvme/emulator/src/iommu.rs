@@ -118,8 +118,6 @@ const SINK_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct Iommu {
     entries: BTreeMap<u64, Entry>,
-    /// This process's addresses that are mapped: start to length.
-    taken: BTreeMap<usize, u64>,
     black_holes: Vec<RawMemory>,
     sink: Pages,
     next: u64,
@@ -132,7 +130,6 @@ impl Iommu {
     pub(crate) fn new(config: &Config) -> Result<Self> {
         Ok(Self {
             entries: BTreeMap::new(),
-            taken: BTreeMap::new(),
             black_holes: Vec::new(),
             sink: Pages::new(SINK_BYTES)?,
             next: FIRST_ADDRESS,
@@ -148,14 +145,6 @@ impl Iommu {
         if len_bytes == 0 || !len_bytes.is_multiple_of(PAGE_BYTES) || !start.is_multiple_of(page) {
             let what = format!("{len_bytes} bytes at {start:#x} are not whole pages");
             return Err(Error::new(ErrorKind::InvalidInput, what));
-        }
-        let before = self.taken.range(..=start).next_back();
-        let before_free = before.is_none_or(|(&at, &len)| (start - at) as u64 >= len);
-        let after = self.taken.range(start..).next();
-        let after_free = after.is_none_or(|(&at, _)| (at - start) as u64 >= len_bytes);
-        if !before_free || !after_free {
-            let what = format!("memory at {start:#x} is mapped already");
-            return Err(Error::new(ErrorKind::Busy, what));
         }
         let starts = self.place(len_bytes)?;
         let chunk = self.chunk_bytes(len_bytes);
@@ -174,7 +163,6 @@ impl Iommu {
                 .insert(run.start.0, Entry { memory, black_hole });
             offset += run.len_bytes;
         }
-        self.taken.insert(start, len_bytes);
         Ok(runs)
     }
 
@@ -212,15 +200,8 @@ impl Iommu {
     }
 
     pub(crate) fn unmap(&mut self, runs: &[DmaRun]) {
-        let mut first = None;
         for run in runs {
-            if let Some(entry) = self.entries.remove(&run.start.0) {
-                let at = entry.memory.start().as_ptr().addr();
-                first = Some(first.map_or(at, |first: usize| first.min(at)));
-            }
-        }
-        if let Some(first) = first {
-            self.taken.remove(&first);
+            self.entries.remove(&run.start.0);
         }
     }
 

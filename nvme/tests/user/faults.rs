@@ -276,6 +276,47 @@ fn a_lost_completion_is_recovered_by_a_reset() {
     assert_eq!((incidents.overdue, incidents.aborts), (1, 1));
 }
 
+/// A completion that names another queue is of no command here.
+#[test]
+fn a_completion_of_another_queue_ends_nothing() {
+    let foreign = Plan {
+        ending: Ending::Queue(7),
+        ..Plan::default()
+    };
+    let mut bench = Bench::plain(Script::new().times(1, read(), foreign));
+    let token = bench.read(0, 0);
+    bench.pass(Duration::from_secs(20));
+    assert_eq!(bench.transport.incidents().strays, 1);
+    assert!(bench.ended.is_empty(), "ended by a stray");
+    assert_eq!(bench.finish(), [failed(token, IoError::Aborted)]);
+}
+
+/// A controller that was told to stop may write memory until it says that it has.
+#[test]
+fn memory_is_the_callers_only_when_the_reset_is_over() {
+    let late = Plan {
+        delay: Delay::time(Duration::from_secs(2)),
+        ignores_abort: true,
+        ..Plan::default()
+    };
+    let fixture = Fixture {
+        reset_delay: Duration::from_secs(4),
+        ..Fixture::PLAIN
+    };
+    let mut bench = Bench::new(&fixture, Script::new().times(1, read(), late));
+    let token = bench.read(0, 0);
+    bench.pass(Duration::from_secs(1));
+    bench.transport.reset();
+    bench.memory.zero(0, 4096);
+    bench.pass(Duration::from_secs(2));
+    assert!(
+        bench.is_landed(0, 0),
+        "nothing was written during the reset: no test"
+    );
+    assert!(bench.ended.is_empty(), "ended before the reset was over");
+    assert_eq!(bench.finish(), [failed(token, IoError::Aborted)]);
+}
+
 #[test]
 fn a_reset_under_full_queues_ends_every_command_once() {
     let fixture = Fixture {

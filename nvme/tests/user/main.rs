@@ -39,6 +39,7 @@ struct Fixture {
     queues: u16,
     entries: u32,
     interrupts: bool,
+    reset_delay: Duration,
 }
 
 impl Fixture {
@@ -53,6 +54,7 @@ impl Fixture {
         queues: 1,
         entries: 64,
         interrupts: true,
+        reset_delay: Duration::ZERO,
     };
 
     fn config(&self) -> Config {
@@ -62,6 +64,7 @@ impl Fixture {
         config.doorbell_buffer = self.doorbell_buffer;
         config.max_data_transfer = self.max_data_transfer;
         config.doorbell_stride = self.stride;
+        config.reset_delay = self.reset_delay;
         config
     }
 

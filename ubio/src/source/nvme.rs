@@ -98,7 +98,7 @@ impl NvmeSource {
         let depth = limits.depth.min(DIRECT_DEPTH);
         Ok(Self {
             limits: SourceLimits {
-                alignment: info.block_bytes,
+                alignment: info.block_bytes.max(limits.alignment),
                 command_bytes,
                 depth,
             },

@@ -107,7 +107,18 @@ fn usable(valid: &[Range], reserved: &[Range]) -> Vec<Range> {
             .collect();
     }
     usable.sort_by_key(|range| *range.start());
-    usable
+    usable.into_iter().fold(Vec::new(), joined)
+}
+
+/// Appends a range, as one with the last where the two touch or overlap.
+fn joined(mut ranges: Vec<Range>, next: Range) -> Vec<Range> {
+    match ranges.last_mut() {
+        Some(last) if *next.start() <= last.end().saturating_add(1) => {
+            *last = *last.start()..=*last.end().max(next.end());
+        }
+        _ => ranges.push(next),
+    }
+    ranges
 }
 
 fn without(range: &Range, hole: &Range) -> Vec<Range> {

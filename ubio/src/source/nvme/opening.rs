@@ -60,8 +60,8 @@ impl NvmeAddress {
                 false => Polling::Interrupt,
             },
             memory: MemoryShape {
-                // Windows and destinations begin with a page, and commands with a block.
-                alignment: 512,
+                // Windows and destinations begin with a page, and so do commands.
+                alignment: 4096,
                 ..MemoryShape::default()
             },
             ..passthrough::Options::default()

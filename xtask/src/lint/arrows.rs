@@ -66,7 +66,15 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("ubio-lab-spec", &[]),
     (
         "ubio-lab",
-        &["fs-adapter", "nvme", "nvme-sys", "ubio", "ubio-lab-spec"],
+        &[
+            "fs-adapter",
+            "nvme",
+            "nvme-sys",
+            "ubio",
+            "ubio-core",
+            "ubio-lab-spec",
+            "ubio-testkit",
+        ],
     ),
     ("xtask", &["ubio-lab-spec"]),
 ];
@@ -76,7 +84,7 @@ const PROGRAM_FOLDERS: [&str; 2] = ["examples/", "python/"];
 const PROGRAMS_USE: [&str; 2] = ["fs-adapter", "ubio"];
 
 /// For tests only, so cycles through it are fine.
-const TESTKIT: &str = "ubio-testkit";
+const FOR_TESTS: [&str; 2] = ["nvme-emulator", "ubio-testkit"];
 
 /// Crates that draw: on terminals, or plots.
 const DRAWING: [&str; 16] = [
@@ -206,7 +214,7 @@ fn check_package(package: &Package) -> Vec<Finding> {
     let may_draw = package.manifest.starts_with("examples/") || package.name == "xtask";
     for dependency in &package.dependencies {
         let name = dependency.name.as_str();
-        let through_tests = dependency.dev && name == TESTKIT;
+        let through_tests = dependency.dev && FOR_TESTS.contains(&name);
         if dependency.ours && !allowed.contains(&name) && !through_tests {
             found("arrows", format!("{} must not use {name}", package.name));
         }
@@ -353,10 +361,12 @@ mod tests {
     }
 
     #[test]
-    fn the_testkit_is_for_tests() {
-        let kit = |dev| rules("ubio", "ubio/Cargo.toml", &[(TESTKIT, dev, true)]);
-        assert!(kit(true).is_empty());
-        assert_eq!(kit(false), ["arrows"]);
+    fn what_is_for_tests_is_for_tests() {
+        for name in FOR_TESTS {
+            let uses = |dev| rules("nvme", "nvme/Cargo.toml", &[(name, dev, true)]);
+            assert!(uses(true).is_empty());
+            assert_eq!(uses(false), ["arrows"]);
+        }
     }
 
     #[test]

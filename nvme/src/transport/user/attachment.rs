@@ -1,4 +1,7 @@
 //! Memory that commands may target: mapped for the device, its PRP lists made.
+//!
+//! unsafe: names the whole pages that memory lies in.
+#![expect(unsafe_code, reason = "names more of the owner's pages")]
 
 use std::sync::Arc;
 
@@ -27,7 +30,6 @@ struct WholePages {
 }
 
 // SAFETY: pages are mapped as a whole, and these as long as the memory inside of them.
-#[expect(unsafe_code, reason = "names more of the owner's pages")]
 unsafe impl TargetMemory for WholePages {
     fn raw(&self) -> RawMemory {
         let inside = self.owner.raw();

@@ -109,6 +109,14 @@ impl Error {
         self
     }
 
+    /// Names the file, unless one is named already.
+    #[must_use]
+    pub(crate) fn or_at(mut self, path: impl AsRef<Path>) -> Self {
+        let inner = self.inner();
+        inner.path.get_or_insert_with(|| path.as_ref().to_owned());
+        self
+    }
+
     /// Says what the user can do about it.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {

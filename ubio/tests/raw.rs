@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use fs_adapter::{FileIndex, Model, OpenOptions};
 use nvme::memory::TargetMemory;
 use nvme_emulator::fault::ControllerFault;
-use nvme_emulator::{Config, Deed, Delay, Emulator, Match, MemoryDisk, Namespace, Plan, Script};
+use nvme_emulator::{
+    Config, Deed, Delay, Emulator, Match, MemoryDisk, Namespace, Plan, Scatter, Script,
+};
 use nvme_sys::opcode::nvm::READ;
 use tempfile::NamedTempFile;
 use ubio::range::Opened;
@@ -263,11 +265,41 @@ fn a_canary_finds_reads_that_land_nowhere() {
     }
 }
 
+/// Whatever the drive holds: also what the memory held before.
+#[test]
+fn a_canary_is_not_fooled_by_what_memory_holds() {
+    for byte in [0, 0x55, 0xaa, 0xff] {
+        let bar = EmulatedBar::new(4 << 20).expect("a stand-in");
+        let disk = MemoryDisk::of(&vec![byte; 1 << 20]);
+        let config = Config::new(Namespace::new(disk, 512));
+        let emulator = Arc::new(Emulator::threaded(config).expect("an emulator"));
+        emulator.black_hole(bar.memory().region().raw());
+        let engine = over(&emulator, WAIT)
+            .bar(Arc::clone(bar.memory()))
+            .open()
+            .expect("an engine");
+        let region = bar.memory().allocate(1 << 20).expect("room");
+        let load = engine.read_raw(RawRequest {
+            destination: Destination::Buffer(VramBuffer::Bar(region)),
+            in_place: true,
+            ..request(0, 1 << 20)
+        });
+        let ended = load.expect("started").wait();
+        assert!(
+            ended.is_err(),
+            "{byte:#x}: nothing landed, and nobody noticed"
+        );
+    }
+}
+
 /// Only part of a read lands: as wrong as nothing.
 #[test]
 fn a_canary_finds_a_page_that_is_missing() {
     let bar = EmulatedBar::new(4 << 20).expect("a stand-in");
-    let emulator = emulator(1 << 20);
+    let mut config = Config::new(Namespace::new(MemoryDisk::of(&bytes(0, 1 << 20)), 512));
+    // Each page by itself, so that one can be missing.
+    config.scatter = Scatter::Pages;
+    let emulator = Arc::new(Emulator::threaded(config).expect("an emulator"));
     let region = bar.memory().allocate(1 << 20).expect("room");
     emulator.black_hole(region.raw().part((1 << 20) - 4096, 4096));
     let engine = over(&emulator, WAIT)

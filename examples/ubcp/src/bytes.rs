@@ -91,7 +91,6 @@ pub(crate) fn run(
 fn refuse_what_needs_tensors(args: &Args, origin: &Origin<'_>) -> Result<(), Failure> {
     let blocks = matches!(origin, Origin::Namespace(_));
     let given = [
-        (args.list, "--list"),
         (!args.tensors.is_empty(), "--tensors"),
         (args.order != Order::File, "--order"),
         (args.align.is_some(), "--align"),
@@ -164,7 +163,7 @@ impl<'a> Job<'a> {
         let engine = builder.open().map_err(|error| {
             let place = address.map(ToString::to_string).unwrap_or_default();
             match address {
-                Some(_) => Failure::engine(&error).or_at(place),
+                Some(_) => Failure::source(&error).or_at(place),
                 None => Failure::engine(&error),
             }
         })?;

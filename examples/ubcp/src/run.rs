@@ -26,7 +26,13 @@ use crate::via::{self, Choice, Way};
 pub(crate) fn run(args: &Args, signals: &Signals, begun: Instant) -> Result<(), Failure> {
     args.check()?;
     let source = Source::parse(args.src.as_deref().unwrap_or_default())?;
-    if args.list && !matches!(source, Source::Namespace(_)) {
+    if args.list {
+        if matches!(source, Source::Namespace(_)) {
+            return Err(Failure::usage(
+                "--list has no meaning for blocks of a namespace",
+                "load them into shm:NAME, and list /dev/shm/ubio.NAME",
+            ));
+        }
         let model = source.open(!args.no_follow)?;
         let plan = plan_of(args, &model)?;
         signals.answering();

@@ -97,6 +97,19 @@ fn any_range_of_a_namespace_lands() {
     }
 }
 
+/// Longer than what counts as one item.
+#[test]
+fn long_ranges_keep_their_order() {
+    const LEN: usize = (33 << 20) + 5;
+    let file = image(LEN);
+    let engine = builder(&file).open().expect("an engine");
+    let load = engine.read_raw(request(0, LEN as u64)).expect("started");
+    let watch = load.watch();
+    let loaded = load.wait().expect("read");
+    assert!(loaded.bytes() == Some(&bytes(0, LEN)[..]));
+    assert_eq!(watch.visible_bytes(), LEN as u64);
+}
+
 #[test]
 fn in_place_wants_pages_and_lands_without_windows() {
     const LEN: usize = (1 << 20) + 777;

@@ -34,7 +34,7 @@ impl NvmeAddress {
             } => {
                 let at = |error| of_transport(&error).at(self.to_string());
                 let container = VfioContainer::new().map_err(at)?;
-                let device = VfioDevice::open(&container, function).map_err(at)?;
+                let device = VfioDevice::open(&container, &function.to_string()).map_err(at)?;
                 let namespace = NamespaceId(*namespace);
                 let (transport, info) =
                     self.user(Arc::new(device), namespace, Route::Vfio, options)?;

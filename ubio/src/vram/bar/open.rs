@@ -250,7 +250,7 @@ mod tests {
         refused(&off, "2", ErrorKind::Unsupported, "not decoded");
         let nowhere = "bar:0000:07:00.0/2".parse().expect("a name");
         let error = BarMemory::open_in(&tree.topology(), &nowhere, None).expect_err("nobody");
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert_eq!(error.kind(), ErrorKind::NotFound);
     }
 
     #[test]

@@ -12,6 +12,8 @@ use super::world::World;
 
 /// The opcode of the admin command.
 const ABORT: usize = 0x08;
+/// The opcode of the I/O command.
+const READ: usize = 0x02;
 
 /// What the machine's counters must say.
 #[derive(Debug, Default)]
@@ -22,6 +24,8 @@ pub(crate) struct Counted {
     pub(crate) flushes: u64,
     pub(crate) lends: u64,
     pub(crate) scrubs: u64,
+    /// Commands that a status ended.
+    pub(crate) failed: u64,
 }
 
 impl World {
@@ -122,6 +126,7 @@ impl World {
         let aborts = counters.admin_commands[ABORT];
         let injected = faults::lock(&self.injected);
         let ledger = watched::lock(&self.ledger);
+        let (reads, failed) = (counters.io_commands[READ], self.counted.failed);
         let causes = self.requests + injected.controller + incidents.overdue;
         for (what, holds) in [
             ("strays", incidents.strays <= injected.strays),
@@ -133,6 +138,9 @@ impl World {
             ("finished resets", incidents.resets <= resets),
             ("resets without a cause", resets <= causes),
             ("lost completions", injected.lost <= ledger.given_up),
+            ("failed commands", failed <= injected.failed),
+            ("commands", reads <= ledger.ended),
+            ("events: a doorbell that is none", incidents.events == 0),
         ] {
             assert!(
                 holds,
@@ -146,6 +154,8 @@ impl World {
             assert_eq!(incidents.strays, injected.strays, "I6: strays counted");
             assert_eq!(incidents.aborts, aborts, "I6: aborts counted");
             assert_eq!((ledger.given_up, injected.lost), (0, 0), "ended by nothing");
+            assert_eq!(failed, injected.failed, "I6: failed commands");
+            assert_eq!(reads, ledger.ended, "I3: commands sent once");
             let sure = ledger.surely_long;
             assert!(
                 incidents.overdue >= sure,

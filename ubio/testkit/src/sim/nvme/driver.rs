@@ -354,6 +354,7 @@ impl World {
         let known = known.unwrap_or_else(|| panic!("I3: {completion:?} of nothing submitted"));
         let mut command = self.submitted.remove(known).command;
         self.tally.completions += 1;
+        self.counted.failed += u64::from(result.is_err_and(|error| error.code < 0));
         self.note(4 ^ token.0 << 8, || format!("{command:?}: {result:?}"));
         self.moved();
         let now = self.now();

@@ -19,6 +19,8 @@ pub(crate) struct Injected {
     pub(crate) strays: u64,
     /// Commands of I/O queues whose end is never told.
     pub(crate) lost: u64,
+    /// Commands of I/O queues that were told to have failed.
+    pub(crate) failed: u64,
     /// Times that the controller as a whole was told to fail.
     pub(crate) controller: u64,
 }
@@ -181,9 +183,12 @@ impl Faults for Dice {
         plan
     }
 
-    fn ending(&mut self, seen: &Seen, _status: u16, planned: Ending) -> Ending {
+    fn ending(&mut self, seen: &Seen, status: u16, planned: Ending) -> Ending {
         let mut injected = lock(&self.injected);
         let lost = u64::from(seen.queue > 0);
+        if matches!(planned, Ending::Once | Ending::Twice | Ending::Stray(_)) {
+            injected.failed += u64::from(seen.queue > 0 && status != 0);
+        }
         match planned {
             Ending::Once => {}
             Ending::Never => {

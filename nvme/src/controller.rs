@@ -18,6 +18,7 @@ use crate::device::{Device, Mapping};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::PAGE_BYTES;
 use crate::namespace::Namespace;
+use crate::planted::{self, PlantedBug};
 use crate::queue_pair::{CommandId, QueuePair};
 use crate::ring::{CompletionRing, Doorbell, SubmissionRing};
 
@@ -320,6 +321,13 @@ impl<O> Controller<O> {
         }
     }
 
+    /// Ends an operation that the controller still has: a planted bug.
+    pub(crate) fn end_early(&mut self, queue: QueueId, id: CommandId) {
+        let queue = self.queues.iter_mut().find(|known| known.id() == queue);
+        self.ended
+            .extend(queue.and_then(|queue| queue.end_early(id)));
+    }
+
     fn enter(&mut self, state: State) {
         self.state = state;
         self.since = self.device.now();
@@ -342,6 +350,9 @@ impl<O> Controller<O> {
         }
         self.device.write_u32(CC, config & !CC_ENABLE);
         self.enter(State::Disabling);
+        if planted::is(PlantedBug::EndBeforeReset) {
+            self.restart_queues();
+        }
     }
 
     fn disabling(&mut self) {

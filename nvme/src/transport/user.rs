@@ -16,6 +16,7 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::TargetMemory;
 use crate::namespace::Namespace;
+use crate::planted::{self, PlantedBug};
 use crate::queue_pair::CommandId;
 use crate::status::Status;
 use crate::transport::{
@@ -267,6 +268,9 @@ impl UserTransport {
         }
         for (queue, command) in to_abort {
             self.abort(queue, command);
+            if planted::is(PlantedBug::EndWhenOverdue) {
+                self.controller.end_early(queue, command);
+            }
         }
     }
 

@@ -7,6 +7,7 @@
     reason = "hands on commands whose target the submitter keeps everyone away from"
 )]
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nvme::lba::{BlockCount, Lba};
@@ -71,6 +72,8 @@ pub struct NvmeSource {
     /// By the token that the transport knows.
     submitted: Vec<Option<Submitted>>,
     free: Vec<u32>,
+    /// Taken, and not with the transport yet: it takes nothing while its controller is reset.
+    waiting: VecDeque<Io>,
     /// Ended without the transport.
     ended: Vec<Completion>,
     done: Vec<Done>,
@@ -104,6 +107,7 @@ impl NvmeSource {
             },
             submitted: vec![None; depth.into()],
             free: (0..depth.into()).rev().collect(),
+            waiting: VecDeque::with_capacity(depth.into()),
             ended: Vec::new(),
             done: Vec::with_capacity(depth.into()),
             objects: Vec::new(),
@@ -183,8 +187,20 @@ impl NvmeSource {
         }
     }
 
+    /// Gives the transport what it did not take before, in order.
+    fn submit_waiting(&mut self) {
+        while let Some(io) = self.waiting.pop_front() {
+            // SAFETY: promised when the command was taken, until its end is told.
+            if let Err(io) = unsafe { self.transport.submit(io) } {
+                self.waiting.push_front(io);
+                return;
+            }
+        }
+    }
+
     fn reap(&mut self, completions: &mut Vec<Completion>) -> Result<()> {
         completions.append(&mut self.ended);
+        self.submit_waiting();
         self.transport
             .poll(&mut self.done)
             .map_err(|error| failure::of_transport(&error))?;
@@ -293,11 +309,9 @@ impl Source for NvmeSource {
             memory: nvme::transport::MemoryId(memory.0),
             offset,
         };
-        // SAFETY: promised by the caller.
-        if unsafe { self.transport.submit(io) }.is_err() {
-            self.free.push(slot);
-            return Err(command);
-        }
+        // One that has to wait is no failed try: whoever submits is not to count it as one.
+        self.waiting.push_back(io);
+        self.submit_waiting();
         self.submitted[slot as usize] = Some(Submitted {
             token: command.token,
             len: part.len,

@@ -1,6 +1,7 @@
 //! Queues of our own against the emulated controller: the suite every transport passes, over
 //! controllers of every kind, and what happens when something goes wrong.
 
+mod arbitrary;
 mod faults;
 mod flood;
 

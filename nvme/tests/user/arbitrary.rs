@@ -1,0 +1,33 @@
+//! Controllers that keep to no rule, through the fuzzer's checks.
+
+#[path = "../../fuzz/src/driver.rs"]
+#[expect(
+    unreachable_pub,
+    reason = "a module of a library in the fuzz workspace, of a test here"
+)]
+mod driver;
+#[path = "../../fuzz/src/input.rs"]
+mod input;
+#[path = "../../fuzz/src/liar.rs"]
+#[expect(
+    unreachable_pub,
+    reason = "a module of a library in the fuzz workspace, of a test here"
+)]
+mod liar;
+
+use driver::driver_completions;
+
+/// The driver's calls and what the controller says, byte by byte in turn.
+fn interleaved(driver: &[u8], liar: &[u8]) -> Vec<u8> {
+    let at = |of: &[u8], index: usize| of.get(index).copied().unwrap_or(0);
+    (0..driver.len().max(liar.len()))
+        .flat_map(|index| [at(driver, index), at(liar, index)])
+        .collect()
+}
+
+#[test]
+fn an_event_for_every_request_keeps_nobody_in_a_poll() {
+    // 8: a storm of events.
+    let ends = driver_completions(&interleaved(&[1], &[0, 0, 0, 8]));
+    assert!(ends.opened && ends.good > 0 && ends.events > 0, "{ends:?}");
+}

@@ -31,3 +31,13 @@ fn an_event_for_every_request_keeps_nobody_in_a_poll() {
     let ends = driver_completions(&interleaved(&[1], &[0, 0, 0, 8]));
     assert!(ends.opened && ends.good > 0 && ends.events > 0, "{ends:?}");
 }
+
+#[test]
+fn doorbells_beyond_the_registers_are_never_rung() {
+    // Two pages of registers; doorbells are 4 << stride bytes apart.
+    let with = |stride| driver_completions(&interleaved(&[3], &[0, 2, 160, 63, 0, stride]));
+    // Four pairs, two (of which one is the admin queue's), and one alone.
+    for (stride, opened) in [(7, true), (8, true), (9, false), (15, false)] {
+        assert_eq!(with(stride).opened, opened, "{stride}");
+    }
+}

@@ -41,3 +41,14 @@ fn doorbells_beyond_the_registers_are_never_rung() {
         assert_eq!(with(stride).opened, opened, "{stride}");
     }
 }
+
+#[test]
+fn after_a_controller_was_given_up_commands_are_refused() {
+    // Over and over: ten milliseconds, a command (of nine bytes), a poll. The controller cannot
+    // be quiesced, and is gone in the middle of that.
+    let round = [&[6, 1][..], &[0; 11], &[15]].concat();
+    let driver = [&[1, 0, 0][..], &round.repeat(60)].concat();
+    let liar = [&[0, 0, 0, 0x30][..], &[0; 200], &[250; 200]].concat();
+    let ends = driver_completions(&interleaved(&driver, &liar));
+    assert!(ends.opened && ends.broken && ends.gone > 0, "{ends:?}");
+}

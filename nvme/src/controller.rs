@@ -128,6 +128,15 @@ impl<O> Controller<O> {
             return Err(gone(&*device));
         }
         check(cap)?;
+        let pairs = doorbell_pairs(cap, device.register_bytes());
+        if pairs < 2 {
+            let what = format!(
+                "the doorbells of {} are beyond its registers",
+                device.name()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, what)
+                .remedy("look for newer firmware: CAP.DSTRD and the size of BAR 0 disagree"));
+        }
         let vectors = vectors(&*device, &settings)?;
         let stride = cap.doorbell_stride();
         let entries = QueueEntries::new(ADMIN_ENTRIES).expect("more than one");
@@ -466,6 +475,15 @@ fn gone(device: &dyn Device) -> Error {
 fn timeout(device: &dyn Device, what: &str) -> Error {
     let what = format!("{} {what} in the time it names itself", device.name());
     Error::new(ErrorKind::Timeout, what).remedy(POWER_CYCLE)
+}
+
+/// Queue pairs, the admin queue's among them, whose doorbells are inside of the registers.
+fn doorbell_pairs(cap: Cap, register_bytes: u64) -> u64 {
+    let first = sq_doorbell(0, cap.doorbell_stride());
+    let each = sq_doorbell(1, cap.doorbell_stride()) - first;
+    // Of the last pair all that is needed is the register itself.
+    let unused = each / 2 - 4;
+    register_bytes.saturating_sub(first).saturating_add(unused) / each
 }
 
 fn check(cap: Cap) -> Result<()> {

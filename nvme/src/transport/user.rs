@@ -344,12 +344,13 @@ impl Transport for UserTransport {
 
     #[inline]
     unsafe fn submit(&mut self, io: Io) -> Result<(), Io> {
-        let command = self.command(&io);
         if self.controller.dead().is_some() {
+            // Its memory may have been given up with the controller.
             self.in_flight += 1;
             self.refused.push(io.token);
             return Ok(());
         }
+        let command = self.command(&io);
         if !self.controller.is_ready() {
             return Err(io);
         }

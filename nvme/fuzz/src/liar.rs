@@ -252,7 +252,7 @@ impl Brain {
         let index = doorbell / stride;
         let queue = u16::try_from(index / 2).ok();
         if let Some(queue) = queue.and_then(|queue| self.queues.get_mut(&queue))
-            && index % 2 == 0
+            && index.is_multiple_of(2)
         {
             queue.tail = u16::try_from(value & 0xffff).expect("16 bits") % queue.entries.max(1);
         }
@@ -505,7 +505,7 @@ impl Device for Liar {
             offset + 4 <= brain.habits.register_bytes,
             "beyond the registers"
         );
-        assert!(offset % 4 == 0, "no register");
+        assert!(offset.is_multiple_of(4), "no register");
         let value_wide = u64::from(value);
         match offset {
             _ if brain.gone => {}
@@ -528,7 +528,7 @@ impl Device for Liar {
         let mut brain = self.brain();
         let start = memory.start().as_ptr().addr() as u64;
         assert!(
-            start % PAGE == 0 && memory.len_bytes() % PAGE == 0,
+            start.is_multiple_of(PAGE) && memory.len_bytes().is_multiple_of(PAGE),
             "whole pages"
         );
         if brain.input.byte() >= 252 {

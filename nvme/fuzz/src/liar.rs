@@ -118,7 +118,8 @@ impl Liar {
 
     /// Honest from here on, but for its habits.
     pub fn calm(&self) {
-        self.brain().input.end();
+        // From here on there are only zeroes.
+        self.brain().input = Input::new(&[]);
     }
 
     /// How often it has said that it stopped, or was kept from memory.

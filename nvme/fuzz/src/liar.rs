@@ -118,7 +118,6 @@ impl Liar {
 
     /// Honest from here on, but for its habits.
     pub fn calm(&self) {
-        // From here on there are only zeroes.
         self.brain().input = Input::new(&[]);
     }
 
@@ -422,7 +421,9 @@ impl Brain {
         bytes[14..].copy_from_slice(&entry.status_phase.get().to_le_bytes());
         self.write(address, &bytes);
         if entry.sq_id.get() == queue {
-            let key = (queue, entry.command_id.get(), entry.status());
+            // Code and type of zero are success, whatever the other bits are.
+            let status = Some(entry.status()).filter(|status| status & 0x7ff != 0);
+            let key = (queue, entry.command_id.get(), status.unwrap_or(0));
             *self.written.entry(key).or_default() += 1;
         }
     }

@@ -30,7 +30,7 @@ const FILLS: u32 = WARM_UP + WINDOWS + 32;
 /// Most instructions for an NVMe command, submit to end.
 const MAX_PER_NVME_COMMAND: u64 = 600;
 /// The same through the engine's source.
-const MAX_PER_SOURCE_COMMAND: u64 = 800;
+const MAX_PER_SOURCE_COMMAND: u64 = 900;
 /// Queues full of commands, counted after as many that are not: all slots, and the rings' ends.
 const ROUNDS: u32 = 50;
 

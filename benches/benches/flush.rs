@@ -13,7 +13,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ubio::source::{Wait, Waker};
 use ubio::sys::memory::Region;
-use ubio::vram::host::HostVram;
+use ubio::vram::mapped::MappedVram;
 use ubio::vram::{Vram, VramBuffer, VramDone, VramWork};
 use ubio::window::WindowMemory;
 use ubio::workers::Workers;
@@ -65,7 +65,7 @@ fn flush(criterion: &mut Criterion) {
     for workers in [1, 2] {
         let waker = Waker::new().expect("an eventfd");
         let threads = Workers::start("bench", workers, 16).expect("threads");
-        let mut vram = HostVram::new(threads, 16, waker.clone());
+        let mut vram = MappedVram::new(threads, 16, waker.clone());
         let memory = WindowMemory::host(Arc::clone(&window), WINDOW_BYTES.into());
         let windows = vram.attach(&memory).expect("windows");
         let buffer = vram
@@ -92,7 +92,7 @@ fn flush(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn wait(vram: &mut HostVram, waker: &Waker) {
+fn wait(vram: &mut MappedVram, waker: &Waker) {
     let mut done: Vec<VramDone> = Vec::new();
     loop {
         waker.about_to_sleep();

@@ -22,8 +22,7 @@ use crate::sys::memory::{MemoryKind, Pages, Region};
 use crate::topology;
 use crate::vram::Vram;
 use crate::vram::bar::BarMemory;
-use crate::vram::host::HostVram;
-use crate::vram::mixed::MixedVram;
+use crate::vram::mapped::MappedVram;
 use crate::window::WindowMemory;
 use crate::workers::Workers;
 
@@ -174,7 +173,8 @@ impl Builder {
         self
     }
 
-    /// Destinations may lie in this memory of a PCI function, besides host memory.
+    /// Memory of a PCI function that loads will go to: whether the drive reaches it is judged at
+    /// open, and windows may lie there ([`windows_in_bar`](Self::windows_in_bar)).
     #[must_use]
     pub fn bar(mut self, memory: Arc<BarMemory>) -> Self {
         self.bar = Some(memory);
@@ -322,10 +322,7 @@ pub(crate) fn open_parts(
         reasons.push(Reason::WindowsNotHuge);
     }
     let (capacity, waker) = (2 * leases, source.waker());
-    let mut vram: Box<dyn Vram> = match &settings.bar {
-        Some(_) => Box::new(MixedVram::new(Arc::clone(&workers), capacity, waker)),
-        None => Box::new(HostVram::new(Arc::clone(&workers), capacity, waker)),
-    };
+    let mut vram = MappedVram::new(Arc::clone(&workers), capacity, waker);
     let vram_windows = vram.attach(&windows)?;
     let explanation = Explanation {
         reader,
@@ -336,7 +333,7 @@ pub(crate) fn open_parts(
     };
     let parts = Parts {
         source,
-        vram,
+        vram: Box::new(vram),
         windows,
         window_memory,
         vram_windows,

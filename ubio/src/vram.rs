@@ -4,8 +4,8 @@
 //!
 //! A CUDA backend fits so: `attach` pins the windows, `adopt` takes a device pointer,
 //! `submit` enqueues on a CUDA stream of its own followed by an event, `poll` queries
-//! events. The BAR backend copies by the workers like the host's, with write-combining stores
-//! and a read-back before it reports.
+//! events. Memory that this process has mapped, a BAR's too, is copied by the workers
+//! ([`mapped`]): into a device with write-combining stores, and a read-back before it reports.
 //!
 //! unsafe: `submit` is an unsafe method, since memory is written after it returns.
 #![expect(unsafe_code, reason = "declares the unsafe method")]
@@ -19,9 +19,8 @@ use crate::sys::memory::{MemoryKind, Region};
 use crate::window::WindowMemory;
 
 pub mod bar;
-mod copies;
 pub mod host;
-pub(crate) mod mixed;
+pub mod mapped;
 pub mod shared;
 
 /// Memory that bytes end in.

@@ -1,4 +1,4 @@
-//! Memory of a PCI function as VRAM and as window memory: a BAR, or peer-to-peer memory that
+//! Memory of a PCI function, for destinations and for windows: a BAR, or peer-to-peer memory that
 //! its driver gave to the kernel. Real peer-to-peer DMA lands here. Knows no NVMe and no GPU.
 //!
 //! Rules, and where they are from:
@@ -26,22 +26,18 @@
 //! - **Side effects.** Only prefetchable BARs are taken: others may be registers, whose reads
 //!   change something. And only those that no driver of the kernel uses.
 //!
-//! unsafe: zeroes memory that nobody has yet, and hands operations on to the copies.
-#![expect(unsafe_code, reason = "zeroes fresh parts; submit is an unsafe method")]
+//! unsafe: zeroes memory that nobody has yet.
+#![expect(unsafe_code, reason = "zeroes fresh parts")]
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use self::free::FreeList;
-use super::copies::Copies;
-use super::{BufferId, Vram, VramBuffer, VramDone, VramWork, WindowsId};
 use crate::error::{Error, ErrorKind, Result};
-use crate::source::Waker;
 use crate::sys::memory::{MemoryKind, PAGE_BYTES, Region, round_up};
 use crate::topology::{MemoryPart, PciAddress};
 use crate::window::WindowMemory;
-use crate::workers::Workers;
 
 pub use emulated::EmulatedBar;
 
@@ -251,75 +247,6 @@ impl BarMemory {
     pub fn windows(self: &Arc<Self>, count: u64, window_bytes: u64) -> Result<WindowMemory> {
         let len_bytes = count.saturating_mul(window_bytes);
         Ok(WindowMemory::of(self.allocate(len_bytes)?, window_bytes))
-    }
-}
-
-/// The backend whose buffers lie in one function's memory. Copies by the workers, as the host
-/// backend does; see the rules above for how they differ.
-#[derive(Debug)]
-pub struct BarVram {
-    memory: Arc<BarMemory>,
-    copies: Copies,
-}
-
-impl BarVram {
-    /// For at most `capacity` operations under way; `waker` is woken for each finished one.
-    pub fn new(
-        memory: Arc<BarMemory>,
-        workers: Arc<Workers>,
-        capacity: usize,
-        waker: Waker,
-    ) -> Self {
-        Self {
-            memory,
-            copies: Copies::new(workers, capacity, waker),
-        }
-    }
-
-    /// The memory that buffers are allocated from.
-    pub fn memory(&self) -> &Arc<BarMemory> {
-        &self.memory
-    }
-}
-
-impl Vram for BarVram {
-    fn allocate(&self, len_bytes: u64) -> Result<VramBuffer> {
-        self.memory.allocate(len_bytes).map(VramBuffer::Bar)
-    }
-
-    fn adopt(&mut self, buffer: VramBuffer) -> Result<BufferId> {
-        let region = buffer.region();
-        if !region.kind().is_device() {
-            let what = "host memory is no destination of the BAR backend";
-            return Err(Error::new(ErrorKind::Unsupported, what)
-                .remedy("allocate the buffer from the BAR (BarMemory::allocate)"));
-        }
-        Ok(self.copies.adopt(Arc::clone(region)))
-    }
-
-    fn release(&mut self, buffer: BufferId) {
-        self.copies.release(buffer);
-    }
-
-    fn attach(&mut self, windows: &WindowMemory) -> Result<WindowsId> {
-        Ok(self.copies.attach(windows))
-    }
-
-    fn in_place(&self, buffer: BufferId) -> Option<WindowMemory> {
-        Some(self.copies.in_place(buffer))
-    }
-
-    unsafe fn submit(&mut self, id: u64, work: VramWork) {
-        // SAFETY: promised by the caller.
-        unsafe { self.copies.submit(id, work) };
-    }
-
-    fn poll(&mut self, done: &mut Vec<VramDone>) {
-        self.copies.poll(done);
-    }
-
-    fn is_ready(&self) -> bool {
-        self.copies.is_ready()
     }
 }
 

@@ -1,33 +1,10 @@
-//! Host memory as VRAM: the embedded default, and what CPU inference really uses. Copies by
-//! the workers. Knows no streams.
-//!
-//! unsafe: hands operations on to the copies.
-#![expect(unsafe_code, reason = "submit is an unsafe method")]
+//! Host memory for destinations: what pages it stands on, and whether there is enough.
+//! Knows no backend.
 
 use std::sync::Arc;
 
-use super::copies::Copies;
-use super::{BufferId, Vram, VramBuffer, VramDone, VramWork, WindowsId};
 use crate::error::{Error, ErrorKind, Result};
-use crate::source::Waker;
 use crate::sys::memory::{HUGE_PAGE_BYTES, Region, round_up};
-use crate::window::WindowMemory;
-use crate::workers::Workers;
-
-/// The backend.
-#[derive(Debug)]
-pub struct HostVram {
-    copies: Copies,
-}
-
-impl HostVram {
-    /// For at most `capacity` operations under way; `waker` is woken for each finished one.
-    pub fn new(workers: Arc<Workers>, capacity: usize, waker: Waker) -> Self {
-        Self {
-            copies: Copies::new(workers, capacity, waker),
-        }
-    }
-}
 
 /// Anonymous host memory for a destination: on huge pages where there are any, its length
 /// rounded up to them where that costs less than an eighth.
@@ -59,48 +36,6 @@ fn available_bytes() -> Option<u64> {
         .find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
     kib.checked_mul(1024)
-}
-
-impl Vram for HostVram {
-    fn allocate(&self, len_bytes: u64) -> Result<VramBuffer> {
-        allocate(len_bytes).map(VramBuffer::Host)
-    }
-
-    fn adopt(&mut self, buffer: VramBuffer) -> Result<BufferId> {
-        match buffer {
-            VramBuffer::Host(region) => Ok(self.copies.adopt(region)),
-            VramBuffer::Bar(_) => Err(Error::new(
-                ErrorKind::Unsupported,
-                "a BAR is no destination of the host backend",
-            )
-            .remedy("open the engine with the BAR's own backend (BarVram)")),
-        }
-    }
-
-    fn release(&mut self, buffer: BufferId) {
-        self.copies.release(buffer);
-    }
-
-    fn attach(&mut self, windows: &WindowMemory) -> Result<WindowsId> {
-        Ok(self.copies.attach(windows))
-    }
-
-    fn in_place(&self, buffer: BufferId) -> Option<WindowMemory> {
-        Some(self.copies.in_place(buffer))
-    }
-
-    unsafe fn submit(&mut self, id: u64, work: VramWork) {
-        // SAFETY: promised by the caller.
-        unsafe { self.copies.submit(id, work) };
-    }
-
-    fn poll(&mut self, done: &mut Vec<VramDone>) {
-        self.copies.poll(done);
-    }
-
-    fn is_ready(&self) -> bool {
-        self.copies.is_ready()
-    }
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use ubio::source::Waker;
 use ubio::sys::memory::Region;
-use ubio::vram::bar::{BarVram, EmulatedBar};
-use ubio::vram::host::HostVram;
+use ubio::vram::bar::EmulatedBar;
+use ubio::vram::mapped::MappedVram;
 use ubio::vram::{Vram, VramBuffer};
 use ubio::workers::Workers;
 
@@ -28,7 +28,7 @@ pub trait VramFixture {
     /// Buffers of at least `len_bytes` that callers may bring, and what each is.
     fn callers_buffers(&self, len_bytes: u64) -> Vec<(&'static str, VramBuffer)>;
 
-    /// A buffer of another backend, which this one must refuse.
+    /// A buffer that it must refuse, given its windows.
     fn foreign_buffer(&self) -> Option<VramBuffer> {
         None
     }
@@ -45,7 +45,7 @@ pub trait VramFixture {
     }
 }
 
-/// The host backend with some copy workers.
+/// Buffers in host memory, with some copy workers.
 #[derive(Clone, Copy, Debug)]
 pub struct HostFixture {
     /// Threads that copy.
@@ -55,7 +55,7 @@ pub struct HostFixture {
 impl VramFixture for HostFixture {
     fn open(&self, capacity: usize, waker: Waker) -> Box<dyn Vram> {
         let workers = Workers::start("testkit", self.workers, capacity).expect("threads");
-        Box::new(HostVram::new(workers, capacity, waker))
+        Box::new(MappedVram::new(workers, capacity, waker))
     }
 
     fn callers_buffers(&self, len_bytes: u64) -> Vec<(&'static str, VramBuffer)> {
@@ -71,14 +71,9 @@ impl VramFixture for HostFixture {
             ("a region", host(mapped)),
         ]
     }
-
-    fn foreign_buffer(&self) -> Option<VramBuffer> {
-        let bar = EmulatedBar::new(4096).expect("an emulated BAR");
-        Some(VramBuffer::Bar(Arc::clone(bar.memory().region())))
-    }
 }
 
-/// The BAR backend over an emulated BAR, with some copy workers.
+/// Buffers in an emulated BAR, with some copy workers.
 #[derive(Debug)]
 pub struct BarFixture {
     workers: usize,
@@ -137,7 +132,8 @@ impl VramFixture for BarFixture {
     fn open(&self, capacity: usize, waker: Waker) -> Box<dyn Vram> {
         let workers = Workers::start("testkit", self.workers, capacity).expect("threads");
         let memory = Arc::clone(self.bar.memory());
-        Box::new(BarVram::new(memory, workers, capacity, waker))
+        let vram = MappedVram::new(workers, capacity, waker);
+        Box::new(vram.allocating_from(memory))
     }
 
     fn callers_buffers(&self, len_bytes: u64) -> Vec<(&'static str, VramBuffer)> {
@@ -153,6 +149,8 @@ impl VramFixture for BarFixture {
     }
 
     fn foreign_buffer(&self) -> Option<VramBuffer> {
+        // From windows in a device nothing goes back to the host.
+        self.windows.as_ref()?;
         let region = Region::anonymous(4096, false).expect("memory");
         Some(VramBuffer::Host(Arc::new(region)))
     }

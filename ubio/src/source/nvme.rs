@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nvme::lba::{BlockCount, Lba};
 use nvme::memory::TargetMemory;
@@ -28,6 +29,9 @@ pub use address::{NvmeAddress, NvmeOptions};
 mod address;
 pub(crate) mod failure;
 mod opening;
+
+/// Between two tries to hand commands to a transport that takes none.
+const ASK_AGAIN: Duration = Duration::from_millis(1);
 
 /// What is to be known of a namespace that an engine reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -215,7 +219,7 @@ impl NvmeSource {
                 Err(error) => {
                     let delay = match error {
                         IoError::Status(status) => self.transport.retry_delay(status),
-                        _ => std::time::Duration::ZERO,
+                        _ => Duration::ZERO,
                     };
                     Err(failure::of_command(error, delay))
                 }
@@ -325,6 +329,8 @@ impl Source for NvmeSource {
         let span = match wait {
             Wait::No => return Ok(()),
             _ if completions.len() > before => return Ok(()),
+            // Nobody tells when the transport takes commands again.
+            _ if !self.waiting.is_empty() => Some(ASK_AGAIN),
             Wait::AtMost(span) => Some(span),
             Wait::Forever => None,
         };

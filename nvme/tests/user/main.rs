@@ -4,6 +4,7 @@
 mod arbitrary;
 mod faults;
 mod flood;
+mod removal;
 
 use std::sync::Arc;
 use std::time::Duration;

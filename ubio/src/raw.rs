@@ -77,7 +77,10 @@ impl Engine {
                 offset: 0,
                 len_bytes: info.len_bytes,
             },
-            origin: Origin::Namespace(info.name.clone()),
+            origin: Origin::Namespace {
+                name: info.name.clone(),
+                block_bytes: info.block_bytes,
+            },
             way: FileWay::Namespace(info.route),
             len_bytes: info.len_bytes,
             reasons: Vec::new(),

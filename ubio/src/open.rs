@@ -303,12 +303,11 @@ pub(crate) fn open_parts(
     let (mut source, reader, mut reasons) = open_source(settings, &limits, &workers)?;
     limits.depth = limits.depth.min(source.limits().depth);
     limits.command_bytes = limits.command_bytes.min(source.limits().command_bytes);
-    let address = settings.nvme.as_ref();
-    let address = address.and_then(|blocks| blocks.address.as_ref());
-    let pair = match (address, &settings.bar) {
-        (Some(drive), Some(memory)) => pairing::check(drive, memory)?,
-        _ => None,
-    };
+    let drive = settings.nvme.as_ref();
+    let drive = drive.and_then(|blocks| blocks.address.as_ref());
+    let memory = settings.bar.as_ref();
+    let pair = memory.map(|memory| pairing::check(drive, memory));
+    let pair = pair.transpose()?;
     let windows = window_memory(settings)?;
     let on_host = windows.kind() == MemoryKind::Host;
     let window_memory = source.attach(&windows, on_host)?;

@@ -13,7 +13,7 @@ use crate::limits::{
     DEFAULT_WINDOW_BYTES, DEFAULT_WINDOWS, DIRECT_DEPTH, FIRST_COMMAND_BYTES, FIRST_DEPTH,
     FIRST_IN_PLACE_COMMAND_BYTES, FIRST_IN_PLACE_DEPTH, MAX_COMMAND_BYTES, STREAMS, TICKETS,
 };
-use crate::pairing;
+use crate::pairing::Pair;
 use crate::source::file::FileSource;
 use crate::source::nvme::{NamespaceInfo, NvmeAddress, NvmeOptions, NvmeSource};
 use crate::source::{Reader, Source};
@@ -305,9 +305,14 @@ pub(crate) fn open_parts(
     limits.command_bytes = limits.command_bytes.min(source.limits().command_bytes);
     let drive = settings.nvme.as_ref();
     let drive = drive.and_then(|blocks| blocks.address.as_ref());
-    let memory = settings.bar.as_ref();
-    let pair = memory.map(|memory| pairing::check(drive, memory));
-    let pair = pair.transpose()?;
+    let pair = settings.bar.as_ref();
+    let pair = pair.map(|memory| Pair::of(drive, memory)).transpose()?;
+    // Through host windows any drive's bytes reach any memory; without them, a load is refused.
+    if let Some(pair) = &pair
+        && settings.windows_in_bar
+    {
+        pair.check()?;
+    }
     let windows = window_memory(settings)?;
     let on_host = windows.kind() == MemoryKind::Host;
     let window_memory = source.attach(&windows, on_host)?;

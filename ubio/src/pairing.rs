@@ -8,8 +8,7 @@ use crate::driver::Driver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::MemoryId;
 use crate::source::nvme::NvmeAddress;
-use crate::topology::{P2pReason, PeerMemory, Verdict, p2p_verdict};
-use crate::topology::{PciAddress, Topology};
+use crate::topology::{P2pReason, PciAddress, PeerMemory, Topology, Verdict, p2p_verdict};
 use crate::vram::bar::BarMemory;
 use crate::window::WindowMemory;
 
@@ -61,15 +60,42 @@ fn rank(verdict: &Verdict) -> u8 {
     }
 }
 
-/// Memory of a function, and what topology says of the drive that is to write into it.
+/// A drive, or files, and the memory of a function, in one engine.
 #[derive(Debug)]
 pub(crate) struct Pair {
+    /// `None` for files, which may lie anywhere.
+    drive: Option<String>,
     memory: String,
-    /// `None` where nothing is known: files may lie anywhere.
+    /// `None` where topology cannot be asked.
     verdict: Option<Verdict>,
 }
 
 impl Pair {
+    /// What topology says of them.
+    ///
+    /// # Errors
+    /// As [`verdict`].
+    pub(crate) fn of(drive: Option<&NvmeAddress>, memory: &BarMemory) -> Result<Self> {
+        let known = drive.map(|drive| verdict(&Topology::system(), drive, memory));
+        Ok(Self {
+            drive: drive.map(ToString::to_string),
+            memory: memory.name().to_owned(),
+            verdict: known.transpose()?.flatten(),
+        })
+    }
+
+    /// Refuses a pair that cannot work.
+    ///
+    /// # Errors
+    /// Unsupported: it cannot.
+    pub(crate) fn check(&self) -> Result<()> {
+        let (Some(drive), Some(Verdict::Impossible(reason))) = (&self.drive, &self.verdict) else {
+            return Ok(());
+        };
+        let what = format!("{drive} cannot write into {}: {reason}", self.memory);
+        Err(Error::new(ErrorKind::Unsupported, what).remedy(reason.remedy()))
+    }
+
     /// An error of the canary with the memory's name, and with what topology knew before.
     fn named(&self, error: &Error) -> Error {
         let reason = self.verdict.as_ref().and_then(Verdict::reason);
@@ -88,23 +114,6 @@ impl Pair {
     }
 }
 
-/// Refuses a pair that cannot work; gives what is known of the others.
-///
-/// # Errors
-/// Unsupported: it cannot work.
-pub(crate) fn check(drive: Option<&NvmeAddress>, memory: &BarMemory) -> Result<Pair> {
-    let known = drive.map(|drive| verdict(&Topology::system(), drive, memory));
-    let verdict = known.transpose()?.flatten();
-    if let (Some(drive), Some(Verdict::Impossible(reason))) = (drive, &verdict) {
-        let what = format!("{drive} cannot write into {}: {reason}", memory.name());
-        return Err(Error::new(ErrorKind::Unsupported, what).remedy(reason.remedy()));
-    }
-    Ok(Pair {
-        memory: memory.name().to_owned(),
-        verdict,
-    })
-}
-
 impl Driver {
     /// Proves that the source reaches memory that is a device's, with the first read of a plan
     /// that lands there.
@@ -116,6 +125,9 @@ impl Driver {
         subject: Subject,
         memory: (MemoryId, &WindowMemory),
     ) -> Result<()> {
+        if let Some(pair) = &self.parts.pair {
+            pair.check()?;
+        }
         let mut prober = Prober {
             source: &mut *self.parts.source,
             others: &mut self.completions,
@@ -136,11 +148,43 @@ pub(crate) fn needs_window(landing: Landing) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::tree::{ENDPOINT, Space, Tree};
+
+    #[test]
+    fn only_what_cannot_work_is_refused_before_it_is_tried() {
+        let pair = |verdict| Pair {
+            drive: Some("nvme:/dev/ng0n1".into()),
+            memory: "bar:0000:00:06.0/2".into(),
+            verdict,
+        };
+        let reason = P2pReason::NoPages;
+        let error = pair(Some(Verdict::Impossible(reason.clone())))
+            .check()
+            .expect_err("no");
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        for word in [
+            "nvme:/dev/ng0n1 cannot write into bar:0000:00:06.0/2",
+            reason.remedy(),
+        ] {
+            assert!(error.to_string().contains(word), "{error}");
+        }
+        let others = [
+            None,
+            Some(Verdict::Possible),
+            Some(Verdict::Unlikely(reason)),
+        ];
+        assert!(
+            others
+                .into_iter()
+                .all(|verdict| pair(verdict).check().is_ok())
+        );
+    }
 
     #[test]
     fn a_refusal_names_the_memory_and_what_was_known_before() {
         let found = Error::new(ErrorKind::Unsupported, "it did not land").remedy("move it");
         let mut pair = Pair {
+            drive: Some("nvme:/dev/ng0n1".into()),
             memory: "bar:0000:00:06.0/2".into(),
             verdict: None,
         };
@@ -157,8 +201,6 @@ mod tests {
             "{said}"
         );
     }
-    use crate::topology::tree::{ENDPOINT, Space, Tree};
-
     #[test]
     fn memory_that_an_engine_has_need_not_be_free_any_more() {
         const OWNER: &str = "pci0000:00/0000:00:06.0";
@@ -172,7 +214,7 @@ mod tests {
         let memory = memory.expect("p2pmem");
         tree.write(&format!("{OWNER}/p2pmem/available"), "0\n");
         let drive = NvmeAddress::Vfio {
-            function: "0000:00:07.0".into(),
+            function: "0000:00:07.0".parse().expect("an address"),
             namespace: 1,
         };
         let found = verdict(&tree.topology(), &drive, &memory).expect("both are there");

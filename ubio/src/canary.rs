@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nvme::memory::{RawMemory, TargetMemory};
-use ubio_core::{ObjectId, Route, Token};
+use ubio_core::{FillError, FillErrorKind, ObjectId, Route, Token};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::source::nvme::failure;
 use crate::source::{Completion, FillCommand, MemoryId, Source, Target, Wait};
 use crate::sys::memory::Region;
 use crate::window::WindowMemory;
@@ -25,10 +26,8 @@ const PAGE: u64 = crate::sys::memory::PAGE_BYTES;
 /// What memory holds before each read. Where a byte of the data looks like the one, it does not
 /// look like the other.
 const PATTERNS: [u64; 2] = [0x5555_5555_5555_5555, 0xaaaa_aaaa_aaaa_aaaa];
-/// Of our commands; the core gives it to none.
-const TOKEN: Token = Token(u64::MAX);
-/// How long a read may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Tries of a read that fails for reasons that pass.
+const TRIES: u32 = 3;
 
 /// Where the bytes come from.
 #[derive(Clone, Copy, Debug)]
@@ -50,21 +49,45 @@ pub struct Prober<'a, S: Source + ?Sized> {
     pub source: &'a mut S,
     /// What else comes back meanwhile.
     pub others: &'a mut Vec<Completion>,
+    /// Reads made so far, ever: each has a token of its own, so that a late end is nobody's.
+    pub reads: &'a mut u64,
+    /// How long a read may take.
+    pub patience: Duration,
 }
 
-/// Proves that reads of `subject` land in `memory`: at its start, in its middle and at its end.
-/// What was there is there again afterwards.
+/// Why memory is not to be used.
+#[derive(Debug)]
+pub struct Unproven {
+    /// The words.
+    pub error: Error,
+    /// A read has not come back: it may still write the memory.
+    pub in_flight: bool,
+}
+
+impl From<Error> for Unproven {
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            in_flight: false,
+        }
+    }
+}
+
+/// Proves that reads of `subject` land in `len_bytes` of memory from `offset` on, which nobody
+/// uses: at the start, in the middle and at the end. What was there is there again afterwards.
 ///
 /// # Errors
 /// Unsupported: a read was refused, or reported success and did not land; the memory is of no
-/// use to this source. Timeout: it did not come back. Others: host memory could not be had.
+/// use to this source. Device: it cannot be read into host memory either. Timeout: it did not
+/// come back. Others: host memory could not be had.
 pub fn prove<S: Source + ?Sized>(
     prober: &mut Prober<'_, S>,
     subject: Subject,
     memory: (MemoryId, &WindowMemory),
-) -> Result<()> {
+    (offset, len_bytes): (u64, u64),
+) -> Result<(), Unproven> {
     let most = prober.source.limits().command_bytes.min(MOST_BYTES);
-    let fits = u32::try_from(memory.1.region().len_bytes() / PAGE * PAGE).unwrap_or(u32::MAX);
+    let fits = u32::try_from(len_bytes / PAGE * PAGE).unwrap_or(u32::MAX);
     let subject = Subject {
         len: subject.len.min(most).min(fits),
         ..subject
@@ -72,29 +95,25 @@ pub fn prove<S: Source + ?Sized>(
     let len = u64::from(subject.len);
     if len == 0 {
         let what = "memory of less than a page cannot be proven";
-        return Err(Error::new(ErrorKind::Unsupported, what).remedy("take more of it"));
+        return Err(Error::new(ErrorKind::Unsupported, what)
+            .remedy("take more of it")
+            .into());
     }
-    let host = Arc::new(Region::anonymous(len, false)?);
-    let windows = WindowMemory::host(Arc::clone(&host), len);
-    let reference = prober.source.attach(&windows, false)?;
-    let wanted = read(prober, subject, (reference, host.raw()), 0, PATTERNS[0]);
-    prober.source.detach(reference);
-    let wanted = wanted.map_err(|error| match error {
-        Missed::Failed(error) => error,
-        Missed::Landing => unreachable!("nothing was compared"),
-    })?;
+    let wanted = prober.reference(subject)?;
     let (id, memory) = memory;
     let raw = memory.region().raw();
-    for at in places(raw.len_bytes(), len) {
+    for at in places(len_bytes, len).map(|place| offset + place) {
         let before = words(raw, at, len);
-        let tried = PATTERNS
-            .iter()
-            .try_for_each(|&pattern| compare(prober, subject, (id, raw), (at, pattern), &wanted));
-        if !matches!(&tried, Err(Missed::Failed(error)) if error.kind() == ErrorKind::Timeout) {
-            before
-                .iter()
-                .zip(0..)
-                .for_each(|(&word, index)| raw.write(at + index * 8, word));
+        let tried = PATTERNS.iter().try_for_each(|&pattern| {
+            let found = prober.read(subject, (id, raw), at, pattern)?;
+            match found.same_as(&wanted) {
+                true => Ok(()),
+                false => Err(Missed::Landing),
+            }
+        });
+        if !matches!(&tried, Err(Missed::Lost(_))) {
+            let words = before.iter().zip(0..);
+            words.for_each(|(&word, index)| raw.write(at + index * 8, word));
         }
         tried.map_err(|missed| missed.words(memory, at))?;
     }
@@ -120,17 +139,29 @@ impl Found {
 
 /// How a read went wrong.
 enum Missed {
-    /// It failed.
-    Failed(Error),
-    /// It did not, and its bytes are not there.
+    /// It was refused or failed, for this cause.
+    Failed(i32),
+    /// It did not fail, and its bytes are not there.
     Landing,
+    /// It did not come back, or the source broke.
+    Lost(Error),
 }
 
 impl Missed {
-    fn words(self, memory: &WindowMemory, at: u64) -> Error {
+    fn words(self, memory: &WindowMemory, at: u64) -> Unproven {
         let kind = memory.kind().name();
         match self {
-            Self::Failed(error) => error,
+            Self::Lost(error) => Unproven {
+                error,
+                in_flight: true,
+            },
+            Self::Failed(code) => {
+                let what = format!("the drive refused to read into {kind} memory");
+                Error::new(ErrorKind::Unsupported, what)
+                    .because(failure::cause(code))
+                    .remedy("use windows in host memory for this drive")
+                    .into()
+            }
             Self::Landing => Error::new(
                 ErrorKind::Unsupported,
                 format!(
@@ -141,7 +172,8 @@ impl Missed {
             .remedy(
                 "put drive and memory behind one PCIe switch with ACS redirection off, or turn \
                  the IOMMU off or to passthrough; until then use windows in host memory",
-            ),
+            )
+            .into(),
         }
     }
 }
@@ -161,89 +193,264 @@ fn words(raw: RawMemory, at: u64, len: u64) -> Vec<u64> {
     (0..len / 8).map(|index| raw.read(at + index * 8)).collect()
 }
 
-fn compare<S: Source + ?Sized>(
-    prober: &mut Prober<'_, S>,
-    subject: Subject,
-    memory: (MemoryId, RawMemory),
-    (at, pattern): (u64, u64),
-    wanted: &Found,
-) -> Result<(), Missed> {
-    let found = read(prober, subject, memory, at, pattern)?;
-    if found.same_as(wanted) {
-        Ok(())
-    } else {
-        Err(Missed::Landing)
+impl<S: Source + ?Sized> Prober<'_, S> {
+    /// What host memory gets.
+    fn reference(&mut self, subject: Subject) -> Result<Found, Unproven> {
+        let len = u64::from(subject.len);
+        let host = Arc::new(Region::anonymous(len, false)?);
+        let windows = WindowMemory::host(Arc::clone(&host), len);
+        let id = self.source.attach(&windows, false)?;
+        let found = self.read(subject, (id, host.raw()), 0, PATTERNS[0]);
+        if !matches!(&found, Err(Missed::Lost(_))) {
+            self.source.detach(id);
+        }
+        found.map_err(|missed| match missed {
+            Missed::Failed(code) => {
+                let what = "the bytes that were to prove the memory cannot be read";
+                Error::new(ErrorKind::Device, what)
+                    .because(failure::cause(code))
+                    .remedy("check the drive (dmesg, smartctl); other blocks may be readable")
+                    .into()
+            }
+            other => other.words(&windows, 0),
+        })
     }
-}
 
-/// Reads over a pattern, and gives what is there then.
-fn read<S: Source + ?Sized>(
-    prober: &mut Prober<'_, S>,
-    subject: Subject,
-    (memory, raw): (MemoryId, RawMemory),
-    at: u64,
-    pattern: u64,
-) -> Result<Found, Missed> {
-    let len = u64::from(subject.len);
-    (0..len / 8).for_each(|index| raw.write(at + index * 8, pattern));
-    // A store to a device's memory is there when a load of it has come back.
-    let _there: u64 = raw.read(at);
-    let command = FillCommand {
-        token: TOKEN,
-        object: subject.object,
-        offset: subject.offset,
-        len: subject.len,
-        route: subject.route,
-        target: Target::Memory { memory, offset: at },
-    };
-    // SAFETY: nobody uses the memory yet, and it is looked at after the completion only.
-    let busy = unsafe { prober.source.submit(command) }.is_err();
-    if busy {
-        let what = "the source is full";
-        return Err(Missed::Failed(Error::new(ErrorKind::Busy, what)));
+    /// Reads over a pattern, and gives what is there then.
+    fn read(
+        &mut self,
+        subject: Subject,
+        (memory, raw): (MemoryId, RawMemory),
+        at: u64,
+        pattern: u64,
+    ) -> Result<Found, Missed> {
+        let len = u64::from(subject.len);
+        (0..len / 8).for_each(|index| raw.write(at + index * 8, pattern));
+        // A store to a device's memory is there when a load of it has come back.
+        let _there: u64 = raw.read(at);
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let target = Target::Memory { memory, offset: at };
+            match self.command(subject, target).map_err(Missed::Lost)? {
+                Ok(0) => return Err(Missed::Failed(libc::ENODATA)),
+                Ok(bytes) => {
+                    let words = words(raw, at, len);
+                    return Ok(Found { words, bytes });
+                }
+                Err(FillError {
+                    kind: FillErrorKind::Transient { delay },
+                    ..
+                }) if tries < TRIES => std::thread::sleep(Duration::from_nanos(delay.0)),
+                Err(error) => return Err(Missed::Failed(error.code)),
+            }
+        }
     }
-    let start = Instant::now();
-    let ended = loop {
-        let waker = prober.source.waker();
-        waker.about_to_sleep();
-        let wait = Wait::AtMost(Duration::from_millis(50));
-        let polled = prober.source.poll(wait, prober.others);
-        waker.awake();
-        polled.map_err(Missed::Failed)?;
-        let ours = prober.others.iter().position(|end| end.token == TOKEN);
-        if let Some(ours) = ours {
-            break prober.others.remove(ours);
-        }
-        if start.elapsed() > PATIENCE {
-            let what = "the drive did not answer the first read in 10 s";
-            return Err(Missed::Failed(
-                Error::new(ErrorKind::Timeout, what).remedy("check the drive (dmesg, smartctl)"),
-            ));
-        }
-    };
-    match ended.result {
-        Ok(0) => {
-            let what = "the first read brought nothing";
-            Err(Missed::Failed(Error::new(ErrorKind::Truncated, what)))
-        }
-        Ok(bytes) => Ok(Found {
-            words: words(raw, at, len),
-            bytes,
-        }),
-        Err(error) => {
-            let what = "the drive refused to read into this memory";
-            Err(Missed::Failed(
-                Error::new(ErrorKind::Unsupported, what)
-                    .because(crate::source::nvme::failure::cause(error.code))
-                    .remedy("use windows in host memory for this drive"),
-            ))
+
+    /// One command, to its end.
+    fn command(
+        &mut self,
+        subject: Subject,
+        target: Target,
+    ) -> Result<std::result::Result<u32, FillError>> {
+        *self.reads += 1;
+        // The core gives such tokens to nobody.
+        let token = Token(u64::MAX - *self.reads);
+        let mut command = Some(FillCommand {
+            token,
+            object: subject.object,
+            offset: subject.offset,
+            len: subject.len,
+            route: subject.route,
+            target,
+        });
+        let start = Instant::now();
+        loop {
+            if let Some(full) = command.take() {
+                // SAFETY: nobody uses the memory yet, and it is looked at after the completion
+                // only.
+                command = unsafe { self.source.submit(full) }.err();
+            }
+            let waker = self.source.waker();
+            waker.about_to_sleep();
+            let wait = Wait::AtMost(Duration::from_millis(50));
+            let polled = self.source.poll(wait, self.others);
+            waker.awake();
+            polled?;
+            let ours = self.others.iter().position(|end| end.token == token);
+            if let Some(ours) = ours {
+                return Ok(self.others.remove(ours).result);
+            }
+            if start.elapsed() > self.patience {
+                let what = "the drive did not answer the first read in time";
+                return Err(Error::new(ErrorKind::Timeout, what)
+                    .remedy("check the drive (dmesg, smartctl)"));
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ubio_core::Nanos;
+
     use super::*;
+    use crate::source::{Object, SourceLimits, Waker};
+    use crate::stats::Reason;
+
+    /// A source that answers as it was told, and notes where it wrote.
+    struct Answers {
+        script: Vec<std::result::Result<(), FillError>>,
+        /// Commands it refuses to take first.
+        full: u32,
+        targets: Vec<(u64, u32)>,
+        memories: Vec<Option<Arc<Region>>>,
+        ended: Vec<Completion>,
+        waker: Waker,
+    }
+
+    impl Answers {
+        fn new(script: Vec<std::result::Result<(), FillError>>) -> Self {
+            Self {
+                script,
+                full: 0,
+                targets: Vec::new(),
+                memories: Vec::new(),
+                ended: Vec::new(),
+                waker: Waker::new().expect("an eventfd"),
+            }
+        }
+    }
+
+    impl Source for Answers {
+        fn limits(&self) -> SourceLimits {
+            SourceLimits {
+                alignment: 4096,
+                command_bytes: 8192,
+                depth: 4,
+            }
+        }
+
+        fn add_object(&mut self, _: Object) -> Result<ObjectId> {
+            Ok(ObjectId(0))
+        }
+
+        fn remove_object(&mut self, _: ObjectId) {}
+
+        fn attach(&mut self, memory: &WindowMemory, _: bool) -> Result<MemoryId> {
+            self.memories.push(Some(Arc::clone(memory.region())));
+            Ok(MemoryId(
+                u32::try_from(self.memories.len() - 1).expect("few"),
+            ))
+        }
+
+        fn detach(&mut self, memory: MemoryId) {
+            self.memories[memory.0 as usize] = None;
+        }
+
+        unsafe fn submit(&mut self, command: FillCommand) -> Result<(), FillCommand> {
+            if self.full > 0 {
+                self.full -= 1;
+                return Err(command);
+            }
+            let Target::Memory { memory, offset } = command.target else {
+                unreachable!("canaries are single runs");
+            };
+            let result = self.script.pop().unwrap_or(Ok(()));
+            if result.is_ok() {
+                let region = self.memories[memory.0 as usize].as_ref().expect("attached");
+                for index in 0..u64::from(command.len / 8) {
+                    region.raw().write(offset + index * 8, index);
+                }
+            }
+            self.targets.push((offset, command.len));
+            self.ended.push(Completion {
+                token: command.token,
+                result: result.map(|()| command.len),
+            });
+            Ok(())
+        }
+
+        fn poll(&mut self, _: Wait, completions: &mut Vec<Completion>) -> Result<()> {
+            completions.append(&mut self.ended);
+            Ok(())
+        }
+
+        fn in_flight(&self) -> usize {
+            self.ended.len()
+        }
+
+        fn device_in_flight(&self) -> usize {
+            0
+        }
+
+        fn take_fallbacks(&mut self) -> Vec<Reason> {
+            Vec::new()
+        }
+
+        fn waker(&self) -> Waker {
+            self.waker.clone()
+        }
+    }
+
+    const SUBJECT: Subject = Subject {
+        object: ObjectId(0),
+        route: Route::Direct,
+        offset: 0,
+        len: 1 << 20,
+    };
+
+    /// Proves a range of a megabyte that holds ones.
+    fn proven(source: &mut Answers, range: (u64, u64)) -> Result<(), Unproven> {
+        let region = Arc::new(Region::anonymous(1 << 20, false).expect("memory"));
+        (0..1 << 17).for_each(|index| region.raw().write(index * 8, u64::MAX));
+        let windows = WindowMemory::host(Arc::clone(&region), 4096);
+        let id = source.attach(&windows, false).expect("room");
+        let mut prober = Prober {
+            source,
+            others: &mut Vec::new(),
+            reads: &mut 0,
+            patience: Duration::from_secs(10),
+        };
+        let proven = prove(&mut prober, SUBJECT, (id, &windows), range);
+        if !matches!(&proven, Err(unproven) if unproven.in_flight) {
+            let all = words(region.raw(), 0, 1 << 20);
+            assert!(all.iter().all(|&word| word == u64::MAX), "not as before");
+        }
+        proven
+    }
+
+    #[test]
+    fn only_the_range_is_written_and_is_as_before() {
+        let mut source = Answers::new(Vec::new());
+        proven(&mut source, (64 << 10, 40 << 10)).expect("it lands");
+        // The first is the host's.
+        for &(offset, len) in &source.targets[1..] {
+            let end = offset + u64::from(len);
+            assert!(offset >= 64 << 10 && end <= 104 << 10, "{offset}+{len}");
+        }
+        assert_eq!(source.targets.len(), 7);
+    }
+
+    #[test]
+    fn what_passes_is_tried_again_and_what_does_not_is_told_apart() {
+        let error = |kind, code| Err(FillError { kind, code });
+        let busy = error(FillErrorKind::Transient { delay: Nanos(0) }, libc::EAGAIN);
+        let bad = error(FillErrorKind::Device, -0x281);
+        let mut source = Answers::new(vec![busy, busy]);
+        source.full = 3;
+        proven(&mut source, (0, 1 << 20)).expect("the third try");
+        // Into host memory too: the drive's fault, not the memory's.
+        let unproven = proven(&mut Answers::new(vec![bad]), (0, 1 << 20)).expect_err("bad");
+        assert_eq!(unproven.error.kind(), ErrorKind::Device);
+        let text = unproven.error.to_string();
+        assert!(text.contains("Unrecovered Read Error"), "{text}");
+        // Only into the memory in question.
+        let unproven = proven(&mut Answers::new(vec![bad, Ok(())]), (0, 1 << 20));
+        let unproven = unproven.expect_err("refused");
+        assert_eq!(unproven.error.kind(), ErrorKind::Unsupported);
+        assert!(!unproven.in_flight);
+    }
 
     #[test]
     fn places_are_distinct_pages_inside() {

@@ -97,6 +97,8 @@ pub(crate) struct Driver {
     pub(crate) parts: Parts,
     /// Whether reads were seen to land in the windows; those in host memory need no proof.
     windows_proven: bool,
+    /// Reads made to prove memory.
+    pub(crate) probes: u64,
     /// After the devices and workers: claims on memory end when nothing writes it any more.
     streams: Vec<Stream>,
     waker: Waker,
@@ -162,6 +164,7 @@ impl Driver {
         let windows = parts.limits.windows;
         Ok(Self {
             core,
+            probes: 0,
             windows_proven: !parts.windows.kind().is_device(),
             waker: parts.source.waker(),
             returns: Arc::new(Returns::new(windows.into())),

@@ -1,9 +1,11 @@
 //! Which drive can write into which memory: what topology says before anything is tried, and
 //! the canary that decides. `ARCHITECTURE.md` has the table of source and memory kinds.
 
+use std::time::Duration;
+
 use ubio_core::Landing;
 
-use crate::canary::{Prober, Subject, prove};
+use crate::canary::{Prober, Subject, Unproven, prove};
 use crate::driver::Driver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::MemoryId;
@@ -115,8 +117,8 @@ impl Pair {
 }
 
 impl Driver {
-    /// Proves that the source reaches memory that is a device's, with the first read of a plan
-    /// that lands there.
+    /// Proves that the source reaches a range of memory that is a device's, with the first read
+    /// of a plan that lands there.
     ///
     /// # Errors
     /// It does not: the memory is named, and what is known against it.
@@ -124,21 +126,31 @@ impl Driver {
         &mut self,
         subject: Subject,
         memory: (MemoryId, &WindowMemory),
-    ) -> Result<()> {
+        range: (u64, u64),
+    ) -> Result<(), Unproven> {
         if let Some(pair) = &self.parts.pair {
             pair.check()?;
         }
+        let deadline = self.parts.deadline;
         let mut prober = Prober {
             source: &mut *self.parts.source,
             others: &mut self.completions,
+            reads: &mut self.probes,
+            patience: deadline.map_or(PATIENCE, |deadline| Duration::from_nanos(deadline.0)),
         };
-        let proven = prove(&mut prober, subject, memory);
-        proven.map_err(|error| match &self.parts.pair {
-            Some(pair) => pair.named(&error),
-            None => error,
+        let proven = prove(&mut prober, subject, memory, range);
+        proven.map_err(|unproven| match &self.parts.pair {
+            Some(pair) => Unproven {
+                error: pair.named(&unproven.error),
+                ..unproven
+            },
+            None => unproven,
         })
     }
 }
+
+/// How long the first read may take where loads have no deadline.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whether a fill of this landing goes through a window.
 pub(crate) fn needs_window(landing: Landing) -> bool {

@@ -5,11 +5,12 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fs_adapter::{FileIndex, Model, OpenOptions};
+use fs_adapter::plan::{Order, Plan as LoadPlan, Selection};
+use fs_adapter::{FileIndex, Model, OpenOptions, placement};
 use nvme::memory::TargetMemory;
 use nvme_emulator::fault::ControllerFault;
 use nvme_emulator::{
-    Config, Deed, Delay, Emulator, Match, MemoryDisk, Namespace, Plan, Scatter, Script,
+    Config, Deed, Delay, Emulator, Ending, Match, MemoryDisk, Namespace, Plan, Scatter, Script,
 };
 use nvme_sys::opcode::nvm::READ;
 use tempfile::NamedTempFile;
@@ -17,7 +18,7 @@ use ubio::range::Opened;
 use ubio::source::nvme::{NvmeAddress, NvmeOptions};
 use ubio::vram::VramBuffer;
 use ubio::vram::bar::EmulatedBar;
-use ubio::{Builder, Destination, Engine, ErrorKind, RawRequest};
+use ubio::{Builder, Destination, Engine, ErrorKind, LoadRequest, RawLoad, RawRequest, Routes};
 use ubio_testkit::source::{emulated_source, fill};
 
 const SEED: u64 = 0xb10c;
@@ -430,4 +431,61 @@ fn a_drive_that_goes_away_ends_every_load() {
     assert_eq!(error.kind(), ErrorKind::Device);
     let error = engine.read_raw(request(0, 4096)).expect("started").wait();
     assert_eq!(error.expect_err("gone").kind(), ErrorKind::Device);
+}
+
+/// A drive that does not answer the canary: the load ends in its time, and as nobody knows what
+/// the read will still write, so does the engine.
+#[test]
+fn a_canary_that_does_not_come_back_ends_the_engine() {
+    let lost = Plan {
+        ending: Ending::Never,
+        ..Plan::default()
+    };
+    for (skip, windows_in_bar) in [(0, false), (1, false), (1, true)] {
+        let bar = EmulatedBar::new(4 << 20).expect("a stand-in");
+        let emulator = emulator(1 << 20);
+        emulator.set_faults(Script::new().nth(skip, Match::io(READ), lost));
+        let engine = over(&emulator, Duration::from_millis(200))
+            .bar(Arc::clone(bar.memory()))
+            .windows_in_bar(windows_in_bar)
+            .windows(2)
+            .open()
+            .expect("an engine");
+        let region = bar.memory().allocate(1 << 20).expect("room");
+        let to = || RawRequest {
+            destination: Destination::Buffer(VramBuffer::Bar(Arc::clone(&region))),
+            in_place: !windows_in_bar,
+            ..request(0, 1 << 20)
+        };
+        let error = engine.read_raw(to()).expect("started").wait();
+        assert_eq!(error.expect_err("no answer").kind(), ErrorKind::Timeout);
+        let again = engine.read_raw(to()).map(RawLoad::wait);
+        assert!(!matches!(again, Ok(Ok(_))), "the memory was used again");
+        engine.abandon();
+    }
+}
+
+#[test]
+fn windows_of_a_device_are_not_lent_and_not_flushed_to_host_memory() {
+    let file = image(100_000);
+    let bar = EmulatedBar::p2pmem(16 << 20).expect("a stand-in");
+    let model = Model::open(file.path(), &OpenOptions::default()).expect("bytes");
+    let model = Arc::new(model);
+    let plan = LoadPlan::new(&model, &Selection::all(), Order::File).expect("a plan");
+    let engine = Engine::builder()
+        .bar(Arc::clone(bar.memory()))
+        .windows_in_bar(true);
+    let engine = engine.open().expect("an engine");
+    let error = engine
+        .lend(&model, &plan, Routes::Direct)
+        .expect_err("no slices");
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let placement = placement::packed(&model, &plan, 256).expect("placed");
+    let load = engine
+        .load(LoadRequest::new(model, placement))
+        .expect("started");
+    assert_eq!(
+        load.wait().expect_err("no loads").kind(),
+        ErrorKind::Unsupported
+    );
 }

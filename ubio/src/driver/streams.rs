@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ubio_core::{FillErrorKind, Landing, ObjectId, Outcome, StreamId, StreamPlan};
 
 use super::{Driver, Ending, OpenStream, Origin};
-use crate::canary::Subject;
+use crate::canary::{Subject, Unproven};
 use crate::error::{Error, ErrorKind, NOT_STRICT, READ_AGAIN, Result};
 use crate::pairing::needs_window;
 use crate::source::MemoryId;
@@ -108,6 +108,7 @@ impl Driver {
             plan: &open.plan,
             objects: &objects,
             origin: &open.origin,
+            claimed: open.claim.as_ref().map_or((0, 0), |claim| claim.range()),
         };
         let proven = self.prove_windows(opening);
         let adopted = proven.and_then(|()| {
@@ -168,8 +169,9 @@ impl Driver {
         }
         if let Some((subject, object)) = opening.subject(needs_window) {
             let windows = self.parts.windows.clone();
-            self.prove_pair(subject, (self.parts.window_memory, &windows))
-                .map_err(|error| opening.origin.at(object, error))?;
+            let range = (0, windows.region().len_bytes());
+            let proven = self.prove_pair(subject, (self.parts.window_memory, &windows), range);
+            proven.map_err(|unproven| self.not_proven(unproven, opening.origin, object))?;
             self.windows_proven = true;
         }
         Ok(())
@@ -204,18 +206,28 @@ impl Driver {
         }
     }
 
+    /// The words of a load whose memory was not proven. Where a read for that has not come back
+    /// nobody can tell what it will write: the engine gives up.
+    fn not_proven(&mut self, unproven: Unproven, origin: &Origin, object: u32) -> Error {
+        let error = origin.at(object, unproven.error);
+        if unproven.in_flight {
+            self.fail_all(&error);
+        }
+        error
+    }
+
     /// A destination as a target of the source, proven where it is a device's.
     fn attach_proven(&mut self, memory: &WindowMemory, opening: Opening<'_>) -> Result<MemoryId> {
         let id = self.parts.source.attach(memory, false)?;
         if memory.kind().is_device()
             && let Some((subject, object)) = opening.subject(|landing| !needs_window(landing))
-            && let Err(error) = self.prove_pair(subject, (id, memory))
+            && let Err(unproven) = self.prove_pair(subject, (id, memory), opening.claimed)
         {
-            // After a timeout the device may still write it.
-            if error.kind() != ErrorKind::Timeout {
-                self.parts.source.detach(id);
+            match unproven.in_flight {
+                true => memory.region().claims().give_up(),
+                false => self.parts.source.detach(id),
             }
-            return Err(opening.origin.at(object, error));
+            return Err(self.not_proven(unproven, opening.origin, object));
         }
         Ok(id)
     }
@@ -277,6 +289,8 @@ struct Opening<'a> {
     /// As the source knows them.
     objects: &'a [ObjectId],
     origin: &'a Origin,
+    /// First byte and bytes of the destination that are the stream's alone.
+    claimed: (u64, u64),
 }
 
 impl Opening<'_> {

@@ -49,6 +49,13 @@ impl Claim {
     }
 }
 
+impl Claim {
+    /// First byte and bytes.
+    pub(crate) fn range(&self) -> (u64, u64) {
+        (self.range.0, self.range.1 - self.range.0)
+    }
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
         let mut claims = self.region.claims().lock();

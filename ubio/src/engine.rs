@@ -297,6 +297,13 @@ impl Engine {
                 "the traditional path has no windows to lend",
             ));
         }
+        if self.explanation.window_kind.is_device() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "windows in a device's memory cannot be lent: nobody may look at them as bytes",
+            )
+            .remedy("keep windows in host memory to lend them"));
+        }
         let known = model.tensors().as_slice().len();
         tables::check_tensors(known)?;
         if let Some(unknown) = plan.order.iter().find(|index| index.0 as usize >= known) {

@@ -29,7 +29,7 @@
 //! | [`engine`] | start loads |
 //! | [`load`] | what a caller holds: tensors as they become visible, lent windows |
 //! | [`range`] | byte ranges of files opened once |
-//! | [`raw`] | byte ranges of a namespace |
+//! | [`raw`] | byte ranges of a namespace or a file, into memory of any kind |
 //! | [`source`] | the joint for whatever fills windows; files, NVMe namespaces |
 //! | [`vram`] | the joint for where bytes end; host memory, named shared memory, PCI BARs |
 //! | [`canary`] | proof that bytes land, before memory is used |

@@ -20,7 +20,7 @@ use crate::engine::{Engine, Routes, policy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::CALLER_COPY_BYTES;
 use crate::load::Shared;
-use crate::plan::{ALIGNMENT, Run, Shape};
+use crate::plan::{ALIGNMENT, RoutePolicy, Run, Shape};
 use crate::prepare::{direct_reasons, stream_plan};
 use crate::source::Object;
 use crate::source::file::probe::{DirectIo, Probed, probe};
@@ -155,7 +155,11 @@ impl Engine {
             },
             // Scattered copies come from the page cache, which no device memory takes.
             scatter: !request.to.region().kind().is_device(),
-            policy: policy(request.routes),
+            // The page cache cannot be read into a device's memory.
+            policy: match request.in_place && request.to.region().kind().is_device() {
+                true => RoutePolicy::Direct,
+                false => policy(request.routes),
+            },
         };
         let files = std::slice::from_ref(file);
         let probed = std::slice::from_ref(probed);

@@ -41,7 +41,8 @@ pub struct RawRequest {
     pub destination: Destination,
     /// Whether the device writes the destination itself instead of windows: `offset` and the
     /// destination's address are multiples of 4 KiB then, and the destination's length is
-    /// that of the range rounded up to it.
+    /// that of the range rounded up to it. What follows the range in its last page is
+    /// whatever the device's block has there.
     pub in_place: bool,
     /// Whether anything less than the best way is an error.
     pub strict: bool,
@@ -138,9 +139,14 @@ impl Engine {
             Destination::Host => VramBuffer::Host(allocate(len.max(1))?),
             Destination::Buffer(buffer) => buffer,
         };
-        check(&buffer, offset, len, request.in_place)?;
+        // A device writes whole pages: what follows in the last one is the load's too.
+        let written = match request.in_place {
+            true => len.next_multiple_of(ALIGNMENT),
+            false => len,
+        };
+        check(&buffer, offset, written, request.in_place)?;
         let shared = Shared::new(self.waker().clone());
-        let claim = Claim::take(buffer.region(), 0, len.max(1)).ok_or_else(|| {
+        let claim = Claim::take(buffer.region(), 0, written.max(1)).ok_or_else(|| {
             Error::new(ErrorKind::Busy, "the destination is in use by another load")
                 .remedy("wait for it, or drop what was loaded there")
         })?;
@@ -182,13 +188,9 @@ impl Engine {
     }
 }
 
-fn check(buffer: &VramBuffer, offset: u64, len: u64, in_place: bool) -> Result<()> {
+fn check(buffer: &VramBuffer, offset: u64, needed: u64, in_place: bool) -> Result<()> {
     let invalid = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
     let has = buffer.len_bytes();
-    let needed = match in_place {
-        true => len.next_multiple_of(ALIGNMENT),
-        false => len,
-    };
     if has < needed {
         return invalid(format!("{needed} bytes do not fit into {has}"));
     }

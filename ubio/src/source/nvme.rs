@@ -91,7 +91,8 @@ impl NvmeSource {
     /// Over an open transport.
     ///
     /// # Errors
-    /// Unsupported: its largest command is smaller than a page. Io: no descriptor.
+    /// Unsupported: its largest command is smaller than a page, or its blocks are larger. Io: no
+    /// descriptor.
     pub fn new(transport: Box<dyn Transport>, info: NamespaceInfo) -> Result<Self> {
         let limits = transport.limits();
         let page = u32::try_from(ALIGNMENT).expect("small");
@@ -101,6 +102,11 @@ impl NvmeSource {
             return Err(
                 Error::new(ErrorKind::Unsupported, what).remedy("read it through its block device")
             );
+        }
+        if info.block_bytes > page {
+            let what = format!("{} has blocks of {} bytes", info.name, info.block_bytes);
+            return Err(Error::new(ErrorKind::Unsupported, what)
+                .remedy("read it through its block device, or format it with blocks of 4096"));
         }
         let depth = limits.depth.min(DIRECT_DEPTH);
         Ok(Self {

@@ -197,20 +197,26 @@ impl<'a> Job<'a> {
 
     /// Whether the drive writes the destination itself, and why where nobody asked.
     fn way(&self) -> (bool, Option<&'static str>) {
+        let own_queues = matches!(
+            self.address,
+            Some(NvmeAddress::Vfio { .. } | NvmeAddress::Emulated { .. })
+        );
+        let direct = self.file.as_ref().is_none_or(|opened| {
+            let direct_io = opened.direct_io(FileIndex(0));
+            matches!(direct_io, ubio::source::file::probe::DirectIo::Aligned(_))
+        });
         // A BAR has no pages that the kernel could read into.
-        let reachable = |memory: &Arc<BarMemory>| {
-            memory.kind() != ubio::window::MemoryKind::Bar
-                || matches!(
-                    self.address,
-                    Some(NvmeAddress::Vfio { .. } | NvmeAddress::Emulated { .. })
-                )
-        };
+        let reachable =
+            |memory: &Arc<BarMemory>| own_queues || memory.kind() != ubio::window::MemoryKind::Bar;
         match (self.args.via, &self.bar) {
             (Via::InPlace, _) => (true, None),
             (Via::Ub | Via::Map, _) => (false, None),
             (Via::Auto, None) => (false, Some("host memory is filled through windows")),
             (Via::Auto, Some(memory)) if !reachable(memory) => {
                 (false, Some("only queues of our own (vfio:) reach a BAR"))
+            }
+            (Via::Auto, Some(_)) if !direct => {
+                (false, Some("the page cache cannot be read into a device"))
             }
             (Via::Auto, Some(_)) if !self.offset.is_multiple_of(PAGE_BYTES) => {
                 (false, Some("the range does not begin with a page"))

@@ -44,6 +44,15 @@ impl Destination {
                 .map(Self::Bar)
                 .map_err(|error: ubio::Error| Failure::engine(&error));
         }
+        if after(text, "nvme:").is_some() || after(text, "vfio:").is_some() {
+            return Err(Failure::usage(
+                format!(
+                    "{} is a source only: nothing is written to drives",
+                    text.display()
+                ),
+                "write shm:NAME, host: or bar:FUNCTION/BAR; ./ before a file of such a name",
+            ));
+        }
         if after(text, "host:").is_some() {
             return Err(Failure::usage(
                 format!("{:?}: host: takes no name", text.display().to_string()),

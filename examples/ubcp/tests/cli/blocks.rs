@@ -178,6 +178,9 @@ fn addresses_and_options_that_make_no_sense_are_refused() {
         ubcp(args![emulated(&path, query), "host:"]).failed(2, words);
     }
     ubcp(args![good, "--list"]).failed(2, &["--list"]);
+    for drive in [&*good, "nvme:/dev/ng0n1", "vfio:0000:00:05.0/1"] {
+        ubcp(args![path, drive]).failed(2, &["source only"]);
+    }
 }
 
 #[test]

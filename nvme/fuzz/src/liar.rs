@@ -22,12 +22,18 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::habits::{Habits, garble};
 use super::input::Input;
+use super::ledger::{Ledger, Name};
 
 /// More questions than any driver asks that does not go round in circles.
 const MOST_CALLS: u64 = 1_000_000;
 /// The clock goes on at least so much with each pause, so that long waits are few looks.
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
 const PAGE: u64 = 4096;
+
+/// The lower and the upper half.
+pub(super) fn halves(dword: u32) -> [u16; 2] {
+    [dword, dword >> 16].map(|half| u16::try_from(half & 0xffff).expect("16 bits"))
+}
 
 /// A queue pair as the controller knows it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,13 +70,10 @@ struct Brain {
     /// Event requests that are not answered.
     events: Vec<u16>,
     /// Commands that are answered later, or never.
-    held: Vec<(u16, u16)>,
+    held: Vec<Name>,
     stops: u64,
     quiesce_failed: bool,
-    /// By the address of its data, the queue and identifier of a command.
-    fetched: HashMap<u64, (u16, u16)>,
-    /// How often a completion was written for a queue, identifier and status.
-    written: HashMap<(u16, u16, u16), u64>,
+    ledger: Ledger,
 }
 
 /// The device. What it says follows a byte after the other; 0 is always the honest way.
@@ -101,8 +104,7 @@ impl Liar {
             held: Vec::new(),
             stops: 0,
             quiesce_failed: false,
-            fetched: HashMap::new(),
-            written: HashMap::new(),
+            ledger: Ledger::default(),
         }))
     }
 
@@ -147,30 +149,31 @@ impl Liar {
 
     /// The queue and identifier of the command whose data is at an address.
     #[must_use]
-    pub fn command_of(&self, address: u64) -> Option<(u16, u16)> {
+    pub fn command_of(&self, address: u64) -> Option<Name> {
         let mut brain = self.brain();
         brain.work();
-        brain.fetched.get(&address).copied()
+        brain.ledger.fetched(address)
     }
 
     /// Forgets a command; whether a completion with just this queue, identifier and status was
-    /// written and not taken yet.
+    /// written and not taken yet. A command may be completed before it was fetched.
     pub fn take(&self, address: u64, status: u16) -> bool {
         let mut brain = self.brain();
-        let Some((queue, id)) = brain.fetched.remove(&address) else {
-            return false;
-        };
-        match brain.written.get_mut(&(queue, id, status)) {
-            Some(count) if *count > 0 => {
-                *count -= 1;
-                true
-            }
-            _ => false,
-        }
+        let mut ledger = std::mem::take(&mut brain.ledger);
+        let read = |at| brain.memory(at, 64).map(|(memory, at)| memory.read(at));
+        let is_written = ledger.take(address, status, read);
+        brain.ledger = ledger;
+        is_written
     }
 }
 
 impl Brain {
+    fn check_register(&self, offset: u64) {
+        let last = self.habits.register_bytes - 4;
+        assert!(offset <= last, "beyond the registers");
+        assert!(offset.is_multiple_of(4), "no register");
+    }
+
     fn memory(&self, address: u64, len_bytes: u64) -> Option<(RawMemory, u64)> {
         let start = |of: &RawMemory| of.start().as_ptr().addr() as u64;
         let inside = |of: &&RawMemory| {
@@ -190,13 +193,10 @@ impl Brain {
         })
     }
 
-    fn write(&self, address: u64, bytes: &[u8]) {
-        if self.silent || self.is_data(address) {
-            return;
-        }
-        if let Some((memory, offset)) = self.memory(address, bytes.len() as u64) {
-            memory.copy_from(offset, bytes);
-        }
+    /// Memory that it may write.
+    fn writable(&self, address: u64, len_bytes: u64) -> Option<(RawMemory, u64)> {
+        let may = !self.silent && !self.is_data(address);
+        self.memory(address, len_bytes).filter(|_| may)
     }
 
     fn status(&mut self) -> u32 {
@@ -254,7 +254,7 @@ impl Brain {
         if let Some(queue) = queue.and_then(|queue| self.queues.get_mut(&queue))
             && index.is_multiple_of(2)
         {
-            queue.tail = u16::try_from(value & 0xffff).expect("16 bits") % queue.entries.max(1);
+            queue.tail = halves(value)[0] % queue.entries.max(1);
         }
         self.work();
     }
@@ -289,7 +289,7 @@ impl Brain {
         let Some((memory, offset)) = place.and_then(|at| self.memory(at, 4)) else {
             return;
         };
-        let tail = u16::try_from(u32::from_le(memory.read(offset)) & 0xffff).expect("16 bits");
+        let [tail, _] = halves(u32::from_le(memory.read(offset)));
         if let Some(queue) = self.queues.get_mut(&id)
             && queue.shadow != tail
         {
@@ -300,9 +300,7 @@ impl Brain {
 
     fn reply(&mut self, queue: u16, entry: SubmissionEntry) {
         let id = entry.command_id.get();
-        if queue > 0 {
-            self.fetched.insert(entry.data1.get(), (queue, id));
-        }
+        self.ledger.fetch(queue, &entry);
         match self.input.byte() {
             208..216 => self.held.push((queue, id)),
             216..224 => {}
@@ -351,15 +349,15 @@ impl Brain {
                 if self.input.byte() >= 248 {
                     garble(&mut data, &mut self.input);
                 }
-                self.write(page, &data);
+                if let Some((memory, offset)) = self.writable(page, data.len() as u64) {
+                    memory.copy_from(offset, &data);
+                }
             }
             admin::SET_FEATURES => return Some((0, self.habits.granted)),
             admin::CREATE_CQ | admin::CREATE_SQ => {
-                let id = u16::try_from(dword & 0xffff).expect("16 bits");
+                let [id, last] = halves(dword);
                 let queue = self.queues.entry(id).or_default();
-                queue.entries = u16::try_from(dword >> 16)
-                    .expect("16 bits")
-                    .saturating_add(1);
+                queue.entries = last.saturating_add(1);
                 if entry.opcode == admin::CREATE_CQ {
                     (queue.completions, queue.phase) = (page, true);
                 } else {
@@ -372,8 +370,7 @@ impl Brain {
                 return None;
             }
             admin::ABORT => {
-                let of = |half: u32| u16::try_from(half & 0xffff).expect("16 bits");
-                let (queue, id) = (of(dword), of(dword >> 16));
+                let [queue, id] = halves(dword);
                 let held = self.held.iter().position(|held| *held == (queue, id));
                 if let Some(held) = held {
                     self.held.swap_remove(held);
@@ -413,19 +410,10 @@ impl Brain {
             return;
         };
         let address = known.completions + u64::from(at) * 16;
-        let mut bytes = [0; 16];
-        bytes[..4].copy_from_slice(&entry.result.get().to_le_bytes());
-        bytes[8..10].copy_from_slice(&entry.sq_head.get().to_le_bytes());
-        bytes[10..12].copy_from_slice(&entry.sq_id.get().to_le_bytes());
-        bytes[12..14].copy_from_slice(&entry.command_id.get().to_le_bytes());
-        bytes[14..].copy_from_slice(&entry.status_phase.get().to_le_bytes());
-        self.write(address, &bytes);
-        if entry.sq_id.get() == queue {
-            // Code and type of zero are success, whatever the other bits are.
-            let status = Some(entry.status()).filter(|status| status & 0x7ff != 0);
-            let key = (queue, entry.command_id.get(), status.unwrap_or(0));
-            *self.written.entry(key).or_default() += 1;
+        if let Some((memory, offset)) = self.writable(address, 16) {
+            memory.write(offset, entry);
         }
+        self.ledger.write(queue, &entry);
     }
 
     fn out_of_turn(&mut self) {
@@ -484,10 +472,7 @@ impl Device for Liar {
 
     fn read_u32(&self, offset: u64) -> u32 {
         let mut brain = self.brain();
-        assert!(
-            offset + 4 <= brain.habits.register_bytes,
-            "beyond the registers"
-        );
+        brain.check_register(offset);
         if brain.gone {
             return GONE;
         }
@@ -503,11 +488,7 @@ impl Device for Liar {
 
     fn write_u32(&self, offset: u64, value: u32) {
         let mut brain = self.brain();
-        assert!(
-            offset + 4 <= brain.habits.register_bytes,
-            "beyond the registers"
-        );
-        assert!(offset.is_multiple_of(4), "no register");
+        brain.check_register(offset);
         let value_wide = u64::from(value);
         match offset {
             _ if brain.gone => {}

@@ -9,4 +9,5 @@ pub mod driver;
 pub mod emulator;
 mod habits;
 mod input;
+mod ledger;
 pub mod liar;

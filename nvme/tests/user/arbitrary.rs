@@ -15,6 +15,8 @@ mod driver;
 mod habits;
 #[path = "../../fuzz/src/input.rs"]
 mod input;
+#[path = "../../fuzz/src/ledger.rs"]
+mod ledger;
 #[path = "../../fuzz/src/liar.rs"]
 #[expect(
     unreachable_pub,

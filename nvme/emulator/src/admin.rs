@@ -6,6 +6,7 @@ use nvme_sys::sqe::{
 };
 
 use crate::controller::{Controller, Did, Done, Job, Wait};
+use crate::features::CHANGED_NAMESPACES;
 use crate::identify;
 use crate::queue::{CompletionQueue, Shadow, SubmissionQueue};
 use crate::status;
@@ -238,6 +239,7 @@ impl Controller {
                 data[9..16].fill(b' ');
                 data
             }
+            CHANGED_NAMESPACES => self.features.changed_namespaces(),
             _ => return Err(status::INVALID_LOG_PAGE),
         };
         if offset > data.len() as u64 || !offset.is_multiple_of(4) || len_bytes > MAX_LOG_BYTES {

@@ -201,6 +201,17 @@ impl Controller {
         }
     }
 
+    pub(crate) fn reformat(&mut self, id: u32, block_bytes: u32) {
+        assert!(
+            block_bytes.is_power_of_two() && (512..=65_536).contains(&block_bytes),
+            "blocks of {block_bytes} bytes"
+        );
+        let index = usize::try_from(id).expect("a small number") - 1;
+        let shift = u8::try_from(block_bytes.ilog2()).expect("below 32");
+        self.config.namespaces[index].block_shift = shift;
+        self.features.namespace_changed(id);
+    }
+
     /// Bus mastering off, function reset.
     pub(crate) fn quiesce(&mut self) {
         self.registers.clear();

@@ -150,6 +150,16 @@ impl Emulator {
         self.shared.with(|controller| controller.inject(fault));
     }
 
+    /// Namespace `id` has blocks of `block_bytes` from now on, as if another host had formatted
+    /// it; its bytes stay.
+    ///
+    /// # Panics
+    /// If there is no such namespace, or blocks cannot be of that size.
+    pub fn reformat(&self, id: u32, block_bytes: u32) {
+        self.shared
+            .with(|controller| controller.reformat(id, block_bytes));
+    }
+
     /// Replaces what decides on faults; the new one sees commands that are fetched from now on.
     pub fn set_faults(&self, faults: impl Faults + 'static) {
         let faults = Box::new(faults);

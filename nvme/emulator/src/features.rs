@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use nvme_sys::identify::OAES_NAMESPACE_ATTRIBUTE;
 use nvme_sys::opcode::feature;
 
 use crate::config::Config;
@@ -22,6 +23,12 @@ impl Event {
     pub(crate) const INVALID_DOORBELL: Self = Self::error(0);
     /// A doorbell was written with a value that cannot be.
     pub(crate) const INVALID_DOORBELL_VALUE: Self = Self::error(1);
+    /// Namespace Attribute Changed, told of by the list of changed namespaces.
+    const NAMESPACE_CHANGED: Self = Self {
+        kind: 2,
+        info: 0,
+        log_page: CHANGED_NAMESPACES,
+    };
 
     const fn error(info: u8) -> Self {
         let (kind, log_page) = (0, 1);
@@ -37,6 +44,9 @@ impl Event {
         u32::from(self.kind) | u32::from(self.info) << 8 | u32::from(self.log_page) << 16
     }
 }
+
+/// The log page with the list of changed namespaces.
+pub(crate) const CHANGED_NAMESPACES: u8 = 4;
 
 /// Events that wait for a request.
 const MAX_EVENTS: usize = 16;
@@ -64,8 +74,10 @@ pub(crate) struct Features {
     /// Completions that an interrupt waits for, and how long it waits.
     pub(crate) coalescing: Option<(u32, Duration)>,
     events: VecDeque<Event>,
-    /// Kinds of events that were told of, until their log page is read.
-    masked: u8,
+    /// By kind of event, the log page that has to be read before another one is told of.
+    masked: [Option<u8>; 8],
+    /// Namespaces that have changed since the list was read.
+    changed: Vec<u32>,
     errors: u64,
     last_error: [u8; 64],
 }
@@ -80,7 +92,8 @@ impl Features {
             coalescing_value: 0,
             coalescing: None,
             events: VecDeque::new(),
-            masked: 0,
+            masked: [None; 8],
+            changed: Vec::new(),
             errors: 0,
             last_error: [0; 64],
         }
@@ -141,19 +154,42 @@ impl Features {
         }
     }
 
+    /// A namespace is not what it was; told of where the host wants to know.
+    pub(crate) fn namespace_changed(&mut self, id: u32) {
+        if !self.changed.contains(&id) {
+            self.changed.push(id);
+        }
+        let wanted = self.get(feature::ASYNC_EVENT_CONFIG, false).unwrap_or(0);
+        if wanted & OAES_NAMESPACE_ATTRIBUTE != 0 {
+            self.report(Event::NAMESPACE_CHANGED);
+        }
+    }
+
+    /// The list of changed namespaces; zeroes after its end.
+    pub(crate) fn changed_namespaces(&self) -> Vec<u8> {
+        let mut data: Vec<u8> = (self.changed.iter())
+            .flat_map(|id| id.to_le_bytes())
+            .collect();
+        data.resize(4096, 0);
+        data
+    }
+
     /// The next event that may be told of.
     pub(crate) fn next_event(&mut self) -> Option<Event> {
-        let masked = self.masked;
-        let at = (self.events.iter()).position(|event| masked >> event.kind & 1 == 0)?;
+        let masked = |event: &Event| self.masked[usize::from(event.kind)].is_some();
+        let at = self.events.iter().position(|event| !masked(event))?;
         let event = self.events.remove(at)?;
-        self.masked |= 1 << event.kind;
+        self.masked[usize::from(event.kind)] = Some(event.log_page);
         Some(event)
     }
 
     /// A log page was read, and its kind of events may be told of again.
     pub(crate) fn unmask(&mut self, log_page: u8) {
-        if let Some(kind) = log_page.checked_sub(1).filter(|kind| *kind < 8) {
-            self.masked &= !(1 << kind);
+        for masked in &mut self.masked {
+            masked.take_if(|page| *page == log_page);
+        }
+        if log_page == CHANGED_NAMESPACES {
+            self.changed.clear();
         }
     }
 

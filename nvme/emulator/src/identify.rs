@@ -2,7 +2,7 @@
 
 use nvme_sys::identify::{
     IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, LbaFormat, OACS_DOORBELL_BUFFER,
-    ONCS_COMPARE, ONCS_DATASET_MANAGEMENT, ONCS_WRITE_ZEROES,
+    OAES_NAMESPACE_ATTRIBUTE, ONCS_COMPARE, ONCS_DATASET_MANAGEMENT, ONCS_WRITE_ZEROES,
 };
 use zerocopy::FromZeros;
 
@@ -31,6 +31,7 @@ pub(crate) fn controller(config: &Config) -> [u8; IDENTIFY_BYTES] {
     }
     data.abort_limit = config.abort_limit;
     data.async_event_limit = config.async_event_limit;
+    data.optional_events = OAES_NAMESPACE_ATTRIBUTE.into();
     (data.sq_entry_sizes, data.cq_entry_sizes) = (0x66, 0x44);
     data.namespaces = count(config).into();
     let optional = ONCS_COMPARE | ONCS_DATASET_MANAGEMENT | ONCS_WRITE_ZEROES;

@@ -74,10 +74,13 @@ impl FileDisk {
             let moved = self.call(way, offset, &vectors[..count])?;
             if moved == 0 {
                 return match way {
-                    Way::Read => {
+                    // The rest of the last block.
+                    Way::Read if offset >= self.len_bytes => {
                         rest.zero();
                         Ok(())
                     }
+                    // It was cut since: what is missing is not zeroes.
+                    Way::Read => Err(io::ErrorKind::UnexpectedEof.into()),
                     Way::Write => Err(io::ErrorKind::WriteZero.into()),
                 };
             }
@@ -246,5 +249,31 @@ mod tests {
         let error = FileDisk::open(Path::new("no/such/disk"), true).expect_err("missing");
         assert_eq!(error.kind(), nvme::ErrorKind::NotFound);
         assert!(error.to_string().contains("no/such/disk"), "{error}");
+    }
+
+    #[test]
+    fn what_was_cut_is_an_error_and_the_last_blocks_rest_is_not() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), vec![7; 5000]).expect("room");
+        let mut disk = FileDisk::open(file.path(), true).expect("there");
+        let pages = Pages::new(8192).expect("memory");
+        let memory = pages.raw();
+        memory.copy_from(0, &[1; 8192]);
+        disk.read(0, &[memory.part(0, 5120)])
+            .expect("its last block");
+        let word = |at| memory.read::<[u8; 1]>(at)[0];
+        assert_eq!(
+            (word(4999), word(5000), word(5119), word(5120)),
+            (7, 0, 0, 1)
+        );
+        File::options()
+            .write(true)
+            .open(file.path())
+            .and_then(|file| file.set_len(4096))
+            .expect("cut");
+        let error = disk.read(0, &[memory.part(0, 5120)]).expect_err("cut");
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        disk.read(0, &[memory.part(0, 4096)])
+            .expect("what is there");
     }
 }

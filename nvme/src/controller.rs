@@ -43,7 +43,7 @@ pub struct Settings {
     pub namespace: NamespaceId,
     /// I/O queue pairs wanted; the controller may grant fewer.
     pub queues: u16,
-    /// Entries of each I/O queue wanted.
+    /// Entries of each I/O queue wanted; more than 1024 are not used.
     pub entries: QueueEntries,
     /// Whether completions raise interrupts, where the device has any.
     pub interrupts: bool,
@@ -87,8 +87,27 @@ enum Admin {
     Event,
     /// Reading a log page, which re-arms its event.
     Log,
+    /// Saying which events are wanted.
+    Configure,
     /// Looking at the namespace again.
     Recheck,
+}
+
+/// An admin command under way.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    what: Admin,
+    since: Duration,
+}
+
+/// Whether the namespace is being looked at again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Recheck {
+    #[default]
+    Not,
+    UnderWay,
+    /// And once more after that.
+    Again,
 }
 
 /// A controller with its queues. `O` is what the owner keeps with each command in flight.
@@ -100,7 +119,7 @@ pub struct Controller<O> {
     state: State,
     /// Since when it is in its state, or the admin command under way.
     since: Duration,
-    admin: QueuePair<Admin>,
+    admin: QueuePair<Asked>,
     /// A page for identify data, and one for log pages.
     data: Mapping,
     queues: Vec<QueuePair<O>>,
@@ -114,6 +133,7 @@ pub struct Controller<O> {
     resets: u64,
     events: u64,
     aborts_under_way: u16,
+    recheck: Recheck,
 }
 
 impl<O> Controller<O> {
@@ -167,6 +187,7 @@ impl<O> Controller<O> {
             resets: 0,
             events: 0,
             aborts_under_way: 0,
+            recheck: Recheck::default(),
         };
         controller.disable();
         loop {
@@ -298,10 +319,7 @@ impl<O> Controller<O> {
         if !self.is_ready() || self.aborts_under_way >= most {
             return false;
         }
-        let asked = self
-            .admin
-            .submit(Command::abort(queue, id.0), Admin::Abort)
-            .is_ok();
+        let asked = self.ask(Command::abort(queue, id.0), Admin::Abort);
         self.aborts_under_way += u16::from(asked);
         self.admin.send();
         asked
@@ -319,8 +337,15 @@ impl<O> Controller<O> {
         match self.device.read_u32(CSTS) {
             GONE => self.die(gone(&*self.device)),
             status if status & CSTS_FATAL != 0 || status & CSTS_READY == 0 => self.reset(),
+            _ if self.is_admin_overdue() => self.reset(),
             _ => {}
         }
+    }
+
+    /// Whether the admin queue has a completion.
+    #[must_use]
+    pub fn has_admin_completion(&self) -> bool {
+        self.admin.is_ready()
     }
 
     /// Takes what the admin queue has, and the next step of a reset if it can be taken.
@@ -391,6 +416,7 @@ impl<O> Controller<O> {
         let mut given_up = Vec::new();
         self.admin.restart(&mut given_up);
         self.aborts_under_way = 0;
+        self.recheck = Recheck::default();
     }
 
     fn enable(&mut self) {

@@ -59,12 +59,13 @@ impl Error {
     /// An operating-system error; its kind follows from the errno.
     pub fn os(what: impl Into<String>, errno: impl Into<std::io::Error>) -> Self {
         let cause: std::io::Error = errno.into();
-        let kind = match cause.kind() {
-            std::io::ErrorKind::PermissionDenied => ErrorKind::Permission,
-            std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-            std::io::ErrorKind::OutOfMemory | std::io::ErrorKind::StorageFull => ErrorKind::NoSpace,
-            std::io::ErrorKind::ResourceBusy => ErrorKind::Busy,
-            std::io::ErrorKind::Unsupported => ErrorKind::Unsupported,
+        let kind = match cause.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES | libc::EROFS) => ErrorKind::Permission,
+            Some(libc::ENOENT) => ErrorKind::NotFound,
+            Some(libc::ENOMEM | libc::ENOSPC | libc::EMFILE | libc::ENFILE) => ErrorKind::NoSpace,
+            Some(libc::EAGAIN | libc::EBUSY) => ErrorKind::Busy,
+            Some(libc::ENOSYS | libc::EOPNOTSUPP) => ErrorKind::Unsupported,
+            Some(libc::ENODEV | libc::ENXIO) => ErrorKind::Gone,
             _ => ErrorKind::Io,
         };
         Self::new(kind, what).because(cause)

@@ -1,5 +1,6 @@
 //! Memory of this process that a device may write at any moment. No references into it are
-//! ever made: reads and writes are volatile or atomic. Knows no bus addresses.
+//! ever made: single values are read and written volatile or atomic, and stretches are copied
+//! only when the device has said that it is through with them. Knows no bus addresses.
 //!
 //! unsafe: reads and writes raw memory.
 #![expect(unsafe_code, reason = "memory shared with a device is raw memory")]
@@ -130,7 +131,7 @@ impl RawMemory {
         unsafe { AtomicU32::from_ptr(self.checked(offset)) }.store(value, order);
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out, after the completion of what wrote them.
     ///
     /// # Panics
     /// If they are not inside.

@@ -16,6 +16,9 @@ const SLOT_BITS: u16 = 10;
 /// 0xffff, which an error log uses for "none" (Base 5.16.1.2).
 const MAX_SLOTS: u32 = (1 << SLOT_BITS) - 1;
 
+/// Entries of a queue beyond which none could be used.
+pub(crate) const MAX_ENTRIES: u32 = MAX_SLOTS + 1;
+
 /// A command in flight, as the controller knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CommandId(pub u16);

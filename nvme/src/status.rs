@@ -1,4 +1,4 @@
-//! How a command ended, decoded: Base 4.2.3. Names are the specification's.
+//! How a command ended, decoded: Base 3.3.3.2.1. Names are the specification's.
 
 use std::fmt;
 
@@ -109,7 +109,7 @@ impl fmt::Debug for Status {
 
 impl std::error::Error for Status {}
 
-/// Base figure 92.
+/// Generic command status.
 const GENERIC: &[(u8, &str)] = &[
     (0x01, "Invalid Command Opcode"),
     (0x02, "Invalid Field in Command"),
@@ -147,7 +147,7 @@ const GENERIC: &[(u8, &str)] = &[
     (0x84, "Format In Progress"),
 ];
 
-/// Base figure 93, NVM figure 17.
+/// Command specific status.
 const COMMAND: &[(u8, &str)] = &[
     (0x00, "Completion Queue Invalid"),
     (0x01, "Invalid Queue Identifier"),
@@ -165,7 +165,7 @@ const COMMAND: &[(u8, &str)] = &[
     (0x82, "Attempted Write to Read Only Range"),
 ];
 
-/// NVM figure 18.
+/// Media and data integrity errors.
 const MEDIA: &[(u8, &str)] = &[
     (0x80, "Write Fault"),
     (0x81, "Unrecovered Read Error"),
@@ -177,7 +177,7 @@ const MEDIA: &[(u8, &str)] = &[
     (0x87, "Deallocated or Unwritten Logical Block"),
 ];
 
-/// Base figure 95.
+/// Path related status.
 const PATH: &[(u8, &str)] = &[
     (0x00, "Internal Path Error"),
     (0x01, "Asymmetric Access Persistent Loss"),

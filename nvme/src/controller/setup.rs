@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use nvme_sys::identify::{
-    IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, OACS_DOORBELL_BUFFER, ONCS_COMPARE,
-    SGLS_SUPPORT_MASK,
+    IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, OACS_DOORBELL_BUFFER,
+    OAES_NAMESPACE_ATTRIBUTE, ONCS_COMPARE, SGLS_SUPPORT_MASK,
 };
 use nvme_sys::opcode::feature;
 use nvme_sys::register::{cq_doorbell, sq_doorbell};
@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::memory::PAGE_BYTES;
 use crate::namespace::Namespace;
 use crate::prp;
-use crate::queue_pair::{Outcome, QueuePair};
+use crate::queue_pair::{MAX_ENTRIES, Outcome, QueuePair};
 use crate::ring::{CompletionRing, Doorbell, Shadow, SubmissionRing};
 
 /// One admin command of the setup.
@@ -57,6 +57,8 @@ pub struct Identity {
     pub(super) doorbell_buffer: bool,
     pub(super) abort_limit: u16,
     pub(super) event_limit: u16,
+    /// Whether changes of namespaces can be told.
+    pub(super) namespace_events: bool,
 }
 
 impl Identity {
@@ -78,6 +80,7 @@ impl Identity {
             doorbell_buffer: data.optional_admin.get() & OACS_DOORBELL_BUFFER != 0,
             abort_limit: u16::from(data.abort_limit) + 1,
             event_limit: u16::from(data.async_event_limit) + 1,
+            namespace_events: data.optional_events.get() & OAES_NAMESPACE_ATTRIBUTE != 0,
         }
     }
 }
@@ -101,8 +104,10 @@ impl<O> Controller<O> {
             Err(error) => return self.die(error),
         };
         self.enter(State::Setup(step));
-        let sent = self.admin.submit(command, Admin::Setup(step));
-        assert!(sent.is_ok(), "the only admin command under way");
+        assert!(
+            self.ask(command, Admin::Setup(step)),
+            "the only one under way"
+        );
         self.admin.send();
     }
 
@@ -296,7 +301,7 @@ impl<O> Controller<O> {
             }
             return Ok(());
         }
-        let most = self.cap.max_queue_entries().max(2);
+        let most = self.cap.max_queue_entries().clamp(2, MAX_ENTRIES);
         let entries = self.settings.entries.get().min(most);
         let entries = QueueEntries::new(entries).expect("2 to 65,536");
         let stride = self.cap.doorbell_stride();

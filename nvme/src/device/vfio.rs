@@ -281,16 +281,16 @@ impl Device for VfioDevice {
     /// first is enough: nothing of the controller's reaches memory as long as this lives, and
     /// the next who opens it disables it first. What is gone sends nothing.
     fn quiesce(&self) -> Result<()> {
-        match self.function.set_bus_master(false) {
-            Err(error) if error.kind() == ErrorKind::Gone => return Ok(()),
-            other => other?,
+        let silence = || match self.function.set_bus_master(false) {
+            Err(error) if error.kind() == ErrorKind::Gone => Ok(()),
+            other => other,
+        };
+        silence()?;
+        if self.function.can_reset() {
+            // Whether it worked or not: a function that is silent reaches no memory.
+            let _forgets = self.function.reset();
         }
-        if !self.function.can_reset() {
-            return Ok(());
-        }
-        let reset = self.function.reset();
         // The reset gives the configuration back as it was, which is to be seen, not believed.
-        self.function.set_bus_master(false)?;
-        reset
+        silence()
     }
 }

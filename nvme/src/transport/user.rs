@@ -415,7 +415,9 @@ impl Transport for UserTransport {
             (span, most) => span.or(most),
         };
         let queues = self.controller.queues_now();
-        let ready = || queues.iter().any(|queue| queue.is_ready());
+        let ready = || {
+            queues.iter().any(|queue| queue.is_ready()) || self.controller.has_admin_completion()
+        };
         if descriptors.is_empty() && self.in_flight > 0 {
             return waiting::spin(ready, other, span);
         }

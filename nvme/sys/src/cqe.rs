@@ -1,5 +1,5 @@
 //! The completion queue entry: 16 bytes that say how a command ended.
-//! Base 4.2.1 ("Common Completion Queue Entry Layout").
+//! Base 3.3.3.2 ("Common Completion Queue Entry").
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

@@ -1,4 +1,4 @@
-//! What identify commands return: 4096 bytes each. Only fields that somebody reads have names.
+//! What identify commands return: 4096 bytes each. Fields that neither side uses have no names.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -29,7 +29,10 @@ pub struct IdentifyController {
     pub controller_id: U16,
     /// VER, as the register says it.
     pub version: U32,
-    reserved_84: [u8; 44],
+    reserved_84: [u8; 8],
+    /// OAES: events that can be had, see [`OAES_NAMESPACE_ATTRIBUTE`].
+    pub optional_events: U32,
+    reserved_96: [u8; 32],
     /// CRDT1 to CRDT3: delays before a retry, in units of 100 ms.
     pub retry_delays: [U16; 3],
     reserved_134: [u8; 122],
@@ -68,12 +71,14 @@ pub struct IdentifyController {
 layout!(
     IdentifyController, IDENTIFY_BYTES,
     serial @ 4, model @ 24, firmware @ 64, max_data_transfer @ 77, controller_id @ 78,
-    version @ 80, retry_delays @ 128, optional_admin @ 256, abort_limit @ 258,
+    version @ 80, optional_events @ 92, retry_delays @ 128, optional_admin @ 256, abort_limit @ 258,
     async_event_limit @ 259, sq_entry_sizes @ 512, cq_entry_sizes @ 513, max_commands @ 514,
     namespaces @ 516, optional_nvm @ 520, fused @ 522, format_attributes @ 524,
     volatile_write_cache @ 525, sgl_support @ 536, subsystem_nqn @ 768,
 );
 
+/// OAES, and the asynchronous event configuration: a namespace's identify data has changed.
+pub const OAES_NAMESPACE_ATTRIBUTE: u32 = 1 << 8;
 /// OACS: doorbell buffer config is supported.
 pub const OACS_DOORBELL_BUFFER: u16 = 1 << 8;
 /// ONCS: compare is supported.

@@ -3,12 +3,12 @@
 //!
 //! | module | what | from |
 //! |---|---|---|
-//! | [`sqe`], [`cqe`] | submission and completion queue entries | Base 4.1, 4.2 |
+//! | [`sqe`], [`cqe`] | submission and completion queue entries | Base 3.3.3 |
 //! | [`opcode`] | opcodes | Base 5, 7; NVM 3 |
 //! | [`sgl`] | SGL descriptors | Base 4.1.2 |
 //! | [`identify`] | controller and namespace data | Base 5.17.2; NVM 4.1.5 |
 //! | [`register`] | controller registers, doorbells | Base 3.1.3; PCIe transport 3.1.2 |
-//! | [`status`] | status codes | Base 4.2.3 |
+//! | [`status`] | status codes | Base 3.3.3.2.1 |
 //! | [`ioctl`] | passthrough by ioctl and io_uring | `include/uapi/linux/nvme_ioctl.h` |
 //!
 //! "Base" is the NVM Express Base Specification 2.0c, "NVM" the NVM Command Set Specification

@@ -1,5 +1,5 @@
 //! The submission queue entry: 64 bytes that ask for something.
-//! Base 4.1.1 ("Common Command Format").
+//! Base 3.3.3.1 ("Submission Queue Entry").
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

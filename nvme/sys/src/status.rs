@@ -1,4 +1,4 @@
-//! The status field of a completion, 15 bits: Base 4.2.3.
+//! The status field of a completion, 15 bits: Base 3.3.3.2.1.
 //!
 //! | bits | field |
 //! |---|---|
@@ -23,7 +23,7 @@ pub const MORE: u16 = 1 << 13;
 /// The same command will fail again.
 pub const DO_NOT_RETRY: u16 = 1 << 14;
 
-/// Status code types. Base figure 91.
+/// Status code types.
 pub mod sct {
     /// Generic command status.
     pub const GENERIC: u8 = 0;

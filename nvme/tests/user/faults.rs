@@ -375,6 +375,57 @@ fn a_reset_under_full_queues_ends_every_command_once() {
     assert_eq!(bench.finish(), [ok(token)]);
 }
 
+/// Blocks of another size would put other bytes into windows; nothing more may be read.
+#[test]
+fn a_namespace_that_was_formatted_anew_is_read_no_more() {
+    let mut bench = Bench::plain(Script::new());
+    let token = bench.read(0, 0);
+    assert_eq!(bench.finish(), [ok(token)]);
+    bench.emulator.reformat(1, 4096);
+    bench.pass(Duration::from_millis(100));
+    let token = bench.read(0, 0);
+    assert_eq!(bench.finish(), [failed(token, IoError::Gone)]);
+    assert_eq!(bench.transport.incidents().events, 1);
+}
+
+/// An event of a namespace that is what it was, twice: told of each time.
+#[test]
+fn events_are_told_of_again_once_their_log_page_was_read() {
+    let mut bench = Bench::plain(Script::new());
+    bench.pass(Duration::from_millis(100));
+    for events in 1..=2 {
+        bench.emulator.reformat(1, 512);
+        bench.pass(Duration::from_millis(100));
+        assert_eq!(bench.transport.incidents().events, events);
+    }
+    let token = bench.read(0, 0);
+    assert_eq!(bench.finish(), [ok(token)]);
+    assert_eq!(bench.transport.incidents().resets, 0);
+}
+
+/// No I/O is overdue, yet something that the controller has to answer at once is.
+#[test]
+fn an_admin_command_that_is_never_answered_is_ended_by_a_reset() {
+    let lost = Plan {
+        ending: Ending::Never,
+        ..Plan::default()
+    };
+    let log = Match::admin(admin::GET_LOG_PAGE);
+    let mut bench = Bench::plain(Script::new().times(1, log, lost));
+    bench.pass(Duration::from_millis(100));
+    bench.emulator.reformat(1, 512);
+    bench.pass(Duration::from_secs(9));
+    assert_eq!(bench.transport.incidents().resets, 0);
+    bench.pass(Duration::from_secs(2));
+    assert_eq!(bench.transport.incidents().resets, 1);
+    let token = bench.read(0, 0);
+    assert_eq!(bench.finish(), [ok(token)]);
+    // And it is told of events again.
+    bench.emulator.reformat(1, 512);
+    bench.pass(Duration::from_millis(100));
+    assert_eq!(bench.transport.incidents().events, 2);
+}
+
 #[test]
 fn a_fatal_status_is_noticed_and_reset() {
     let fatal = Plan {

@@ -53,7 +53,7 @@ fn judge(release: &str, version: &str, signature: &str) -> Result<()> {
     };
     Err(Error::new(ErrorKind::Unsupported, what).remedy(
         "boot 6.12 or newer, or 6.1.63, 6.5.12, 6.6.2, 6.7, 6.11.7 or newer of their series; \
-         where the vendor put fix 5eed4fb274cd (or 1147dd050356) in, say so with trust_kernel",
+         a program that knows of fix 5eed4fb274cd (or 1147dd050356) in it may set trust_kernel",
     ))
 }
 

@@ -42,6 +42,9 @@ pub(super) fn sleep(
     other: BorrowedFd<'_>,
     span: Option<Duration>,
 ) -> Result<()> {
+    if ready() {
+        return Ok(());
+    }
     // Interrupts of completions that were taken since are of no use any more; one that comes
     // from here on is.
     for interrupt in interrupts {

@@ -269,12 +269,15 @@ impl<O> Controller<O> {
             return;
         }
         let what = format!("{} was closed", self.device.name());
-        let closed = Error::new(ErrorKind::Gone, what);
+        self.stop_with(Error::new(ErrorKind::Gone, what));
+    }
+
+    fn stop_with(&mut self, error: Error) {
         if self.shut_down() {
             self.restart_queues();
-            self.enter(State::Dead(closed));
+            self.enter(State::Dead(error));
         } else {
-            self.die(closed);
+            self.die(error);
         }
     }
 
@@ -294,9 +297,13 @@ impl<O> Controller<O> {
         asked
     }
 
-    /// Looks whether the controller still runs: one register read.
+    /// Looks whether the controller still runs (one register read) and is still ours.
     pub fn look(&mut self) {
         if !self.is_ready() {
+            return;
+        }
+        if self.device.is_wanted_back() {
+            self.stop_with(wanted_back(&*self.device));
             return;
         }
         match self.device.read_u32(CSTS) {
@@ -450,6 +457,14 @@ fn gone(device: &dyn Device) -> Error {
         device.name()
     );
     Error::new(ErrorKind::Gone, what).remedy("look whether it was removed, or rescan its bus")
+}
+
+fn wanted_back(device: &dyn Device) -> Error {
+    let what = format!(
+        "{} is being removed, or given to another driver",
+        device.name()
+    );
+    Error::new(ErrorKind::Gone, what).remedy("close it: whoever removes it waits for that")
 }
 
 fn timeout(device: &dyn Device, what: &str) -> Error {

@@ -79,6 +79,12 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// Io: then DMA may go on, and memory must be kept.
     fn quiesce(&self) -> Result<()>;
 
+    /// Whether somebody waits for the device to be let go: the kernel, to whom it is being
+    /// removed. What belongs to it is to be dropped then.
+    fn is_wanted_back(&self) -> bool {
+        false
+    }
+
     /// The time, from some start on. An emulator may have a clock of its own.
     fn now(&self) -> Duration {
         static START: OnceLock<Instant> = OnceLock::new();

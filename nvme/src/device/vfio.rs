@@ -35,6 +35,7 @@ mod sysfs;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::available_parallelism;
 use std::time::Duration;
@@ -65,6 +66,9 @@ const MIN_REGISTER_BYTES: u64 = DOORBELLS + 8;
 pub struct VfioDevice {
     registers: Registers,
     interrupts: Interrupts,
+    /// Where the kernel says so.
+    removal: Option<Arc<OwnedFd>>,
+    wanted_back: AtomicBool,
     function: Arc<Function>,
 }
 
@@ -129,6 +133,8 @@ impl VfioDevice {
         let this = Self {
             registers: Registers::new(function.map(&region, 0, len_bytes)?),
             interrupts: Interrupts::of(&function),
+            removal: function.removal_request()?,
+            wanted_back: AtomicBool::new(false),
             function: Arc::new(function),
         };
         this.disable()?;
@@ -201,16 +207,6 @@ impl VfioDevice {
     pub fn bar(&self, bar: u8) -> Result<BarMapping> {
         BarMapping::of(Arc::clone(&self.function), bar)
     }
-
-    /// Becomes readable when the kernel wants the function back (it is removed, or unbound);
-    /// the kernel waits until everything that belongs to this value is dropped. `None` where
-    /// the kernel does not say.
-    ///
-    /// # Errors
-    /// NoSpace (descriptors).
-    pub fn removal_request(&self) -> Result<Option<Arc<OwnedFd>>> {
-        self.function.removal_request()
-    }
 }
 
 impl Device for VfioDevice {
@@ -268,6 +264,19 @@ impl Device for VfioDevice {
         }
         let fd = enabled.get(usize::from(vector)).map(Arc::clone);
         fd.ok_or_else(|| missing(enabled.len()))
+    }
+
+    /// Once asked, the kernel waits: it is removing or unbinding the function, and goes on when
+    /// everything that belongs to this value is dropped.
+    fn is_wanted_back(&self) -> bool {
+        if let Some(removal) = &self.removal {
+            let mut count = [0; 8];
+            // Not blocking: an error is that nobody asked.
+            if rustix::io::read(removal, &mut count).is_ok() {
+                self.wanted_back.store(true, Ordering::Relaxed);
+            }
+        }
+        self.wanted_back.load(Ordering::Relaxed)
     }
 
     /// Switches bus mastering off, and sees that it is; then resets the function where it can

@@ -2,6 +2,7 @@
 //! controllers of every kind, and what happens when something goes wrong.
 
 mod faults;
+mod removal;
 
 use std::sync::Arc;
 use std::time::Duration;

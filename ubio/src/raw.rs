@@ -107,7 +107,10 @@ impl Engine {
                 offset: 0,
                 len_bytes: info.len_bytes,
             }],
-            origin: Origin::Namespace(info.name.clone()),
+            origin: Origin::Namespace {
+                name: info.name.clone(),
+                block_bytes: info.block_bytes,
+            },
             buffer: Some(buffer),
             claim: Some(claim),
             item_bytes,

@@ -16,8 +16,13 @@ pub(crate) enum Origin {
         /// Which of the model's files object 0 is; the others follow.
         first: u32,
     },
-    /// A namespace, by its address. Nobody can tell whether it was written meanwhile.
-    Namespace(String),
+    /// A namespace. Nobody can tell whether it was written meanwhile.
+    Namespace {
+        /// Its address.
+        name: String,
+        /// Bytes of a block.
+        block_bytes: u32,
+    },
 }
 
 impl Origin {
@@ -41,7 +46,7 @@ impl Origin {
             Self::Files { model, first } => {
                 error.at(model.files()[(first + object) as usize].path())
             }
-            Self::Namespace(address) => error.at(address),
+            Self::Namespace { name, .. } => error.at(name),
         }
     }
 }

@@ -289,10 +289,10 @@ fn subject(
 pub(super) fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {
     let place = format!("{} bytes at offset {}", failure.len, failure.offset);
     let cause = || std::io::Error::from_raw_os_error(failure.error.code);
-    if let Origin::Namespace(_) = stream.origin {
+    if let Origin::Namespace { block_bytes, .. } = stream.origin {
         let error = match failure.error.kind {
             FillErrorKind::Overdue => overdue(failure),
-            _ => of_stream(failure),
+            _ => of_stream(failure, block_bytes),
         };
         return stream.origin.at(failure.object.0, error);
     }

@@ -52,8 +52,17 @@ pub(crate) fn cause(code: i32) -> Box<dyn std::error::Error + Send + Sync> {
 }
 
 /// A command that failed for good, in the engine's terms.
-pub(crate) fn of_stream(failure: &Failure) -> Error {
-    let place = format!("{} bytes at offset {}", failure.len, failure.offset);
+pub(crate) fn of_stream(failure: &Failure, block_bytes: u32) -> Error {
+    let (first, blocks) = (
+        failure.offset / u64::from(block_bytes),
+        failure.len.div_ceil(block_bytes),
+    );
+    let place = match blocks {
+        0 | 1 => format!("LBA {first}"),
+        _ => format!("LBA {first} to {}", first + u64::from(blocks) - 1),
+    };
+    let (len, offset) = (failure.len, failure.offset);
+    let place = format!("{len} bytes at offset {offset} ({place})");
     let tries = match failure.tries {
         0 | 1 => String::new(),
         tries => format!(" ({tries} tries)"),

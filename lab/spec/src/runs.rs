@@ -63,6 +63,8 @@ pub fn runs() -> Vec<Run> {
         .about("the machine is as described: drives, pattern, p2pmem, BAR, host actions"),
         Run::new("boot-iommu", "boot", boot_iommu())
             .about("the same behind an IOMMU, with other block sizes, namespaces and faults"),
+        Run::new("faults", "faults", faults())
+            .about("drives that fail, stall, are reset or removed; over passthrough and VFIO"),
         Run::new("perf-fio", "perf-fio", Machine::standard())
             .with_fio()
             .about("fio io_uring_cmd in the guest: what its NVMe driver reaches here"),
@@ -93,6 +95,17 @@ fn boot_iommu() -> Machine {
             let blocks = Namespace::new(64).blocks(4096);
             drive.namespaces(&[blocks]).mdts(0).throttled()
         })
+}
+
+/// Two drives that fail in the same ways, one for each transport, and one to be removed.
+fn faults() -> Machine {
+    let faulty = Namespace::new(64).fault(80_003, Transfer::Read);
+    let namespaces = [faulty, Namespace::new(16).metadata(8, 1)];
+    Machine::standard()
+        .iommu()
+        .with("peer", |drive| drive.namespaces(&namespaces).throttled())
+        .with("vfio", |drive| drive.namespaces(&namespaces).throttled())
+        .with("outside", Drive::throttled)
 }
 
 #[cfg(test)]

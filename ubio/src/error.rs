@@ -27,6 +27,8 @@ pub enum ErrorKind {
     InvalidInput,
     /// This machine, kernel or file system cannot do it.
     Unsupported,
+    /// There is no such device, namespace or function.
+    NotFound,
     /// The kernel refused for want of a right or a resource limit.
     Permission,
     /// Memory cannot be had (for the destination, the windows, a load's tables), or space.
@@ -58,6 +60,7 @@ impl ErrorKind {
             Self::Cancelled => "cancelled",
             Self::InvalidInput => "invalid-input",
             Self::Unsupported => "unsupported",
+            Self::NotFound => "not-found",
             Self::Permission => "permission",
             Self::NoSpace => "no-space",
             Self::Truncated => "truncated",
@@ -109,6 +112,14 @@ impl Error {
         self
     }
 
+    /// Names the file, unless one is named already.
+    #[must_use]
+    pub(crate) fn or_at(mut self, path: impl AsRef<Path>) -> Self {
+        let inner = self.inner();
+        inner.path.get_or_insert_with(|| path.as_ref().to_owned());
+        self
+    }
+
     /// Says what the user can do about it.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
@@ -128,6 +139,7 @@ impl Error {
         let cause: std::io::Error = errno.into();
         let kind = match cause.raw_os_error() {
             Some(libc::EPERM | libc::EACCES | libc::EROFS) => ErrorKind::Permission,
+            Some(libc::ENOENT | libc::ENXIO) => ErrorKind::NotFound,
             Some(libc::ENOSPC | libc::ENOMEM | libc::EDQUOT | libc::EFBIG) => ErrorKind::NoSpace,
             Some(libc::EAGAIN | libc::EBUSY) => ErrorKind::Busy,
             Some(libc::ENOSYS | libc::EOPNOTSUPP) => ErrorKind::Unsupported,

@@ -1,6 +1,8 @@
 //! Opening an engine: its settings, what is probed and chosen, and the words for it.
 
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ubio_core::{Limits, Nanos, Setting};
 
@@ -13,14 +15,15 @@ use crate::limits::{
 };
 use crate::pairing;
 use crate::source::file::FileSource;
-use crate::source::nvme::{NamespaceInfo, NvmeAddress, NvmeOptions};
+use crate::source::nvme::{NamespaceInfo, NvmeAddress, NvmeOptions, NvmeSource};
 use crate::source::{Reader, Source};
 use crate::stats::Reason;
 use crate::sys::memory::{MemoryKind, Pages, Region};
 use crate::topology;
 use crate::vram::Vram;
-use crate::vram::bar::{BarMemory, BarVram};
+use crate::vram::bar::BarMemory;
 use crate::vram::host::HostVram;
+use crate::vram::mixed::MixedVram;
 use crate::window::WindowMemory;
 use crate::workers::Workers;
 
@@ -36,9 +39,27 @@ pub struct Builder {
     pub(crate) depth: Option<u16>,
     pub(crate) adaptive: bool,
     pub(crate) workers: usize,
-    pub(crate) nvme: Option<(NvmeAddress, NvmeOptions)>,
+    pub(crate) nvme: Option<Blocks>,
     pub(crate) bar: Option<Arc<BarMemory>>,
     pub(crate) windows_in_bar: bool,
+}
+
+/// The namespace that is to be read.
+#[derive(Clone)]
+pub(crate) struct Blocks {
+    open: Arc<dyn Fn() -> Result<NvmeSource> + Send + Sync>,
+    deadline: Duration,
+    /// For topology, where that is known.
+    address: Option<NvmeAddress>,
+}
+
+impl fmt::Debug for Blocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Blocks")
+            .field("deadline", &self.deadline)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for Builder {
@@ -128,11 +149,32 @@ impl Builder {
     /// Reads a namespace instead of files, see [`Engine::read_raw`].
     #[must_use]
     pub fn nvme(mut self, address: NvmeAddress, options: NvmeOptions) -> Self {
-        self.nvme = Some((address, options));
+        let known = address.clone();
+        self.nvme = Some(Blocks {
+            open: Arc::new(move || address.open(&options)),
+            deadline: options.deadline,
+            address: Some(known),
+        });
         self
     }
 
-    /// Destinations lie in this memory of a PCI function instead of host memory.
+    /// Reads a namespace through a source that `open` makes, on the ring thread: for
+    /// transports and devices of one's own. A load waits `deadline` for each command.
+    #[must_use]
+    pub fn nvme_source(
+        mut self,
+        open: impl Fn() -> Result<NvmeSource> + Send + Sync + 'static,
+        deadline: Duration,
+    ) -> Self {
+        self.nvme = Some(Blocks {
+            open: Arc::new(open),
+            deadline,
+            address: None,
+        });
+        self
+    }
+
+    /// Destinations may lie in this memory of a PCI function, besides host memory.
     #[must_use]
     pub fn bar(mut self, memory: Arc<BarMemory>) -> Self {
         self.bar = Some(memory);
@@ -212,8 +254,8 @@ fn open_source(
     limits: &Limits,
     workers: &Arc<Workers>,
 ) -> Result<(Box<dyn Source>, Reader, Vec<Reason>)> {
-    if let Some((address, options)) = &settings.nvme {
-        let source = address.open(options)?;
+    if let Some(blocks) = &settings.nvme {
+        let source = (blocks.open)()?;
         let reader = Reader::Nvme(source.info().clone());
         return Ok((Box::new(source), reader, Vec::new()));
     }
@@ -261,8 +303,10 @@ pub(crate) fn open_parts(
     let (mut source, reader, mut reasons) = open_source(settings, &limits, &workers)?;
     limits.depth = limits.depth.min(source.limits().depth);
     limits.command_bytes = limits.command_bytes.min(source.limits().command_bytes);
-    let pair = match (&settings.nvme, &settings.bar) {
-        (Some((drive, _)), Some(memory)) => pairing::check(drive, memory)?,
+    let address = settings.nvme.as_ref();
+    let address = address.and_then(|blocks| blocks.address.as_ref());
+    let pair = match (address, &settings.bar) {
+        (Some(drive), Some(memory)) => pairing::check(drive, memory)?,
         _ => None,
     };
     let windows = window_memory(settings)?;
@@ -279,12 +323,7 @@ pub(crate) fn open_parts(
     }
     let (capacity, waker) = (2 * leases, source.waker());
     let mut vram: Box<dyn Vram> = match &settings.bar {
-        Some(memory) => Box::new(BarVram::new(
-            Arc::clone(memory),
-            Arc::clone(&workers),
-            capacity,
-            waker,
-        )),
+        Some(_) => Box::new(MixedVram::new(Arc::clone(&workers), capacity, waker)),
         None => Box::new(HostVram::new(Arc::clone(&workers), capacity, waker)),
     };
     let vram_windows = vram.attach(&windows)?;
@@ -307,9 +346,10 @@ pub(crate) fn open_parts(
         traced: settings.traced,
         reasons,
         pair,
-        deadline: settings.nvme.as_ref().map(|(_, options)| {
-            Nanos(u64::try_from(options.deadline.as_nanos()).unwrap_or(u64::MAX))
-        }),
+        deadline: settings
+            .nvme
+            .as_ref()
+            .map(|blocks| Nanos(u64::try_from(blocks.deadline.as_nanos()).unwrap_or(u64::MAX))),
     };
     Ok((parts, explanation))
 }

@@ -29,12 +29,7 @@ pub(crate) fn verdict(
     let controllers: Vec<PciAddress> = match drive {
         NvmeAddress::Emulated { .. } => return Ok(None),
         NvmeAddress::Passthrough(node) => topology.functions_of_node(node)?,
-        NvmeAddress::Vfio { function, .. } => {
-            let parsed = function.parse();
-            let refuse =
-                |cause| Error::new(ErrorKind::InvalidInput, "no PCI address").because(cause);
-            vec![parsed.map_err(refuse)?]
-        }
+        NvmeAddress::Vfio { function, .. } => vec![*function],
     };
     let peer = topology.function(location.address)?;
     let memory = PeerMemory {

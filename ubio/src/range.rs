@@ -63,6 +63,10 @@ impl Opened {
         &self.inner.model
     }
 
+    pub(crate) fn probed(&self, file: FileIndex) -> &Probed {
+        &self.inner.probed[file.as_usize()]
+    }
+
     /// Whether a file can be read direct, or why not.
     ///
     /// # Panics

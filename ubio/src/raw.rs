@@ -1,21 +1,27 @@
-//! Byte ranges of a namespace, into memory: for engines that read one instead of files.
+//! Byte ranges as they are, into memory of any kind: of the namespace that an engine was opened
+//! for, or of a file.
 //!
-//! unsafe: gives out a slice of memory that is final.
+//! unsafe: looks at memory that is final.
 #![expect(unsafe_code, reason = "a finished load is no longer written")]
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
 
+use fs_adapter::FileIndex;
 use ubio_core::{Landing, StreamPlan};
 
 use crate::driver::{Control, Ending, OpenStream, Origin};
-use crate::engine::{Destination, Engine};
+use crate::engine::{Destination, Engine, Routes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::load::{Shared, Watch};
-use crate::plan::{ALIGNMENT, FileWay, Run, Shape, fills};
+use crate::plan::{ALIGNMENT, FileWay, RoutePolicy, Run, Shape, fills};
+use crate::prepare::direct_reasons;
+use crate::range::Opened;
 use crate::source::Object;
+use crate::source::file::probe::DirectIo;
 use crate::source::file::residency::Residency;
+use crate::stats::Reason;
 use crate::sys::claim::Claim;
 use crate::tables;
 use crate::vram::VramBuffer;
@@ -27,7 +33,7 @@ const ITEM_BYTES: u64 = 16 << 20;
 /// A range, and where it goes.
 #[derive(Clone, Debug, Default)]
 pub struct RawRequest {
-    /// First byte in the namespace; anywhere, also inside of a block.
+    /// First byte; anywhere, also inside of a block.
     pub offset: u64,
     /// Bytes; as many as one likes.
     pub len_bytes: u64,
@@ -41,6 +47,16 @@ pub struct RawRequest {
     pub strict: bool,
 }
 
+/// What is read, as the engine's tables know it.
+struct Subject {
+    object: Object,
+    origin: Origin,
+    way: FileWay,
+    /// Bytes there are.
+    len_bytes: u64,
+    reasons: Vec<Reason>,
+}
+
 impl Engine {
     /// Starts reading a range of the namespace that the engine was opened for.
     ///
@@ -49,7 +65,6 @@ impl Engine {
     /// reads files), NoSpace (no memory), Busy (the memory is in use), Fallback (strict). Read
     /// errors come through the handle.
     pub fn read_raw(&self, request: RawRequest) -> Result<RawLoad> {
-        self.check_process()?;
         let Some(info) = self.explain().namespace() else {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
@@ -57,16 +72,67 @@ impl Engine {
             )
             .remedy("open one with Builder::nvme"));
         };
+        let subject = Subject {
+            object: Object::Namespace {
+                offset: 0,
+                len_bytes: info.len_bytes,
+            },
+            origin: Origin::Namespace {
+                name: info.name.clone(),
+                block_bytes: info.block_bytes,
+            },
+            way: FileWay::Namespace(info.route),
+            len_bytes: info.len_bytes,
+            reasons: Vec::new(),
+        };
+        self.start_raw(subject, request)
+            .map_err(|error| error.or_at(&info.name))
+    }
+
+    /// Starts reading a range of a file, direct where it can be, into memory of any kind.
+    ///
+    /// # Errors
+    /// As [`read_raw`](Self::read_raw).
+    ///
+    /// # Panics
+    /// If `file` is of another model.
+    pub fn read_raw_file(
+        &self,
+        opened: &Opened,
+        file: FileIndex,
+        request: RawRequest,
+    ) -> Result<RawLoad> {
+        let probed = opened.probed(file);
+        let model = opened.model();
+        let at = model.file(file);
+        let subject = Subject {
+            object: Object::File(probed.object.clone()),
+            origin: Origin::Files {
+                model: Arc::clone(model),
+                first: file.0,
+            },
+            way: match probed.direct_io {
+                DirectIo::Aligned(_) => FileWay::DirectOrWait,
+                DirectIo::InMemory | DirectIo::Refused(_) => FileWay::Buffered,
+            },
+            len_bytes: at.len_bytes(),
+            reasons: direct_reasons(std::slice::from_ref(probed), Routes::Direct),
+        };
+        self.start_raw(subject, request)
+            .map_err(|error| error.or_at(at.path()))
+    }
+
+    fn start_raw(&self, subject: Subject, request: RawRequest) -> Result<RawLoad> {
+        self.check_process()?;
         let (offset, len) = (request.offset, request.len_bytes);
         let end = offset.checked_add(len);
-        if end.is_none_or(|end| end > info.len_bytes) {
-            let what = format!("{len} bytes at offset {offset} of {}", info.len_bytes);
+        if end.is_none_or(|end| end > subject.len_bytes) {
+            let what = format!("{len} bytes at offset {offset} of {}", subject.len_bytes);
             return Err(Error::new(ErrorKind::InvalidInput, what)
-                .at(&info.name)
-                .remedy("ask for what the namespace has (offset=, len=)"));
+                .remedy("ask for what there is (offset=, len=)"));
         }
         if request.strict {
-            self.refuse_fallbacks(&[])?;
+            self.refuse_fallbacks(&subject.reasons)?;
         }
         let buffer = match request.destination {
             Destination::Host => VramBuffer::Host(allocate(len.max(1))?),
@@ -97,25 +163,19 @@ impl Engine {
                 false => Landing::Window,
             },
             scatter: false,
-            policy: crate::plan::RoutePolicy::Direct,
+            policy: RoutePolicy::Direct,
         };
-        let way = (FileWay::Namespace(info.route), info.len_bytes);
+        let way = (subject.way, subject.len_bytes);
         let (plan, item_bytes) = plan(offset, len, way, &shape)?;
         self.send(Control::Open(Box::new(OpenStream {
             plan: Arc::new(plan),
-            objects: vec![Object::Namespace {
-                offset: 0,
-                len_bytes: info.len_bytes,
-            }],
-            origin: Origin::Namespace {
-                name: info.name.clone(),
-                block_bytes: info.block_bytes,
-            },
+            objects: vec![subject.object],
+            origin: subject.origin,
             buffer: Some(buffer),
             claim: Some(claim),
             item_bytes,
             strict: request.strict,
-            reasons: Vec::new(),
+            reasons: subject.reasons,
             ending: Ending(shared),
         })))?;
         Ok(load)
@@ -246,6 +306,21 @@ impl RawLoaded {
     /// Bytes.
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes
+    }
+
+    /// Copies bytes from `offset` on out of the memory, whatever it is: a device's is slow to
+    /// read.
+    ///
+    /// # Panics
+    /// If they are not all of what was loaded.
+    pub fn copy_to(&self, offset: u64, bytes: &mut [u8]) {
+        let end = offset.checked_add(bytes.len() as u64);
+        assert!(
+            end.is_some_and(|end| end <= self.len_bytes),
+            "bytes that were not loaded"
+        );
+        // SAFETY: the load is over: all of it has landed, and nothing writes it any more.
+        unsafe { self.buffer.region().copy_out(offset, bytes) }
     }
 
     /// The bytes, where they are in host memory.

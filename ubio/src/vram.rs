@@ -21,6 +21,7 @@ use crate::window::WindowMemory;
 pub mod bar;
 mod copies;
 pub mod host;
+pub(crate) mod mixed;
 pub mod shared;
 
 /// Memory that bytes end in.

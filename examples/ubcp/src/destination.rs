@@ -3,6 +3,8 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use ubio::vram::bar::BarLocation;
+
 use crate::exit::Failure;
 use crate::source::{Source, after, shm_path};
 
@@ -18,6 +20,8 @@ pub(crate) enum Destination {
         /// Where it will be.
         path: PathBuf,
     },
+    /// Memory of a PCI function.
+    Bar(BarLocation),
     /// A file on a disk.
     File(PathBuf),
 }
@@ -33,6 +37,12 @@ impl Destination {
                 name: name.to_string_lossy().into_owned(),
                 path,
             });
+        }
+        if after(text, "bar:").is_some() {
+            let location = text.to_string_lossy().parse();
+            return location
+                .map(Self::Bar)
+                .map_err(|error: ubio::Error| Failure::engine(&error));
         }
         if after(text, "host:").is_some() {
             return Err(Failure::usage(
@@ -55,6 +65,14 @@ impl Destination {
             (Source::Path(from), Self::File(to)) => Err(Failure::usage(
                 format!("both {} and {} are files", from.display(), to.display()),
                 "use cp for that, or load into memory with DST shm:NAME or host:",
+            )),
+            (Source::Namespace(_), Self::File(to)) => Err(Failure::usage(
+                format!("{} is a file", to.display()),
+                "load into shm:NAME, host: or bar:FUNCTION/BAR; dd copies blocks to files",
+            )),
+            (Source::Shm(_), Self::Bar(_)) => Err(Failure::usage(
+                "a BAR is filled from a drive",
+                "name a file, nvme: or vfio:",
             )),
             _ => Ok(()),
         }

@@ -157,7 +157,7 @@ impl Failure {
             EngineKind::InvalidInput => Exit::Usage,
             EngineKind::NoSpace => Exit::Destination,
             EngineKind::Truncated | EngineKind::Changed => Exit::Changed,
-            EngineKind::Model => Exit::Input,
+            EngineKind::Model | EngineKind::NotFound => Exit::Input,
             EngineKind::Fallback => Exit::Fallback,
             _ => Exit::Io,
         };
@@ -169,6 +169,15 @@ impl Failure {
             path: error.path().map(Path::to_owned),
             remedy: error.advice().map(str::to_owned),
         }
+    }
+
+    /// An error of the engine's while the source was opened.
+    pub(crate) fn source(error: &EngineError) -> Self {
+        let mut failure = Self::engine(error);
+        if error.kind() == EngineKind::Permission {
+            failure.exit = Exit::Input;
+        }
+        failure
     }
 
     /// An error of the engine's while the destination was made or published.

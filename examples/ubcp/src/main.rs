@@ -5,7 +5,7 @@
 //! | `args`, `size`, `manual` | the command line, its man page and completions |
 //! | `source`, `destination`, `via` | SRC, DST, and the way between them |
 //! | `run`, `placed`, `mapped` | loads: through the engine, or mapped |
-//! | `namespace` | byte ranges of an NVMe namespace |
+//! | `bytes` | ranges of an NVMe namespace; a file into a BAR |
 //! | `export` | back from shared memory to a file |
 //! | `verify`, `digest`, `meter` | checks and measurements of what was loaded |
 //! | `trace_file` | where `--trace` goes |
@@ -16,6 +16,7 @@
 //! No engine logic is here: what decides anything about windows and routes is in `ubio`.
 
 mod args;
+mod bytes;
 mod destination;
 mod digest;
 mod exit;
@@ -25,7 +26,6 @@ mod list;
 mod manual;
 mod mapped;
 mod meter;
-mod namespace;
 mod output;
 mod placed;
 mod progress;

@@ -9,13 +9,13 @@ use fs_adapter::Model;
 use fs_adapter::plan::{self, Plan, Selection};
 
 use crate::args::{Args, Order};
+use crate::bytes::{self, Origin};
 use crate::destination::Destination;
 use crate::exit::{Exit, Failure};
 use crate::export::export;
 use crate::list;
 use crate::mapped;
 use crate::meter::Meter;
-use crate::namespace;
 use crate::placed::Placed;
 use crate::report::{self, Explain, Outcome, Subject};
 use crate::signals::Signals;
@@ -26,12 +26,13 @@ use crate::via::{self, Choice, Way};
 pub(crate) fn run(args: &Args, signals: &Signals, begun: Instant) -> Result<(), Failure> {
     args.check()?;
     let source = Source::parse(args.src.as_deref().unwrap_or_default())?;
-    if let Source::Namespace(source) = &source {
-        let (subject, outcomes) = namespace::run(args, signals, source, begun)?;
-        signals.answering();
-        return report::print(args, &subject, &outcomes).map_err(|error| signals.too_late(error));
-    }
     if args.list {
+        if matches!(source, Source::Namespace(_)) {
+            return Err(Failure::usage(
+                "--list has no meaning for blocks of a namespace",
+                "load them into shm:NAME, and list /dev/shm/ubio.NAME",
+            ));
+        }
         let model = source.open(!args.no_follow)?;
         let plan = plan_of(args, &model)?;
         signals.answering();
@@ -39,6 +40,18 @@ pub(crate) fn run(args: &Args, signals: &Signals, begun: Instant) -> Result<(), 
     }
     let destination = Destination::parse(args.dst.as_deref().unwrap_or_default())?;
     destination.check_with(&source)?;
+    let origin = match &source {
+        Source::Namespace(source) => Some(Origin::Namespace(source)),
+        _ if matches!(destination, Destination::Bar(_)) => Some(Origin::File(Box::new(one_file(
+            source.open(!args.no_follow)?,
+        )?))),
+        _ => None,
+    };
+    if let Some(origin) = origin {
+        let (subject, outcomes) = bytes::run(args, signals, origin, destination, begun)?;
+        signals.answering();
+        return report::print(args, &subject, &outcomes).map_err(|error| signals.too_late(error));
+    }
     let model = source.open(!args.no_follow)?;
     if let Destination::File(to) = &destination {
         let exported = export(args, signals, &model, to, begun);
@@ -68,6 +81,17 @@ pub(crate) fn run(args: &Args, signals: &Signals, begun: Instant) -> Result<(), 
     };
     signals.answering();
     report::print(args, &subject, &outcomes).map_err(|error| signals.too_late(error))
+}
+
+/// A BAR takes a file as it is, so there has to be one.
+fn one_file(model: Model) -> Result<Model, Failure> {
+    match model.files().len() {
+        1 => Ok(model),
+        files => Err(Failure::usage(
+            format!("a BAR takes one file, and SRC has {files}"),
+            "name one of them, or load all into shm:NAME first",
+        )),
+    }
 }
 
 fn plan_of(args: &Args, model: &Model) -> Result<Plan, Failure> {
@@ -169,7 +193,7 @@ pub(crate) fn repeat<T>(
 }
 
 /// Asks the kernel to forget the files' cached pages. Pages that others have mapped stay.
-fn drop_caches(model: &Model) -> Result<(), Failure> {
+pub(crate) fn drop_caches(model: &Model) -> Result<(), Failure> {
     for file in model.files() {
         let fail = |cause: std::io::Error| {
             Failure::os(

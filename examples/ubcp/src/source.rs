@@ -9,8 +9,8 @@ use fs_adapter::{Model, OpenOptions};
 
 use ubio::source::nvme::NvmeAddress;
 
+use crate::bytes;
 use crate::exit::{Exit, Failure};
-use crate::namespace;
 
 /// Where the bytes come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl NamespaceSource {
             len_bytes: None,
         };
         for (key, value) in &rest {
-            let bytes = namespace::bytes_of(key, value);
+            let bytes = bytes::bytes_of(key, value);
             match key.as_str() {
                 "offset" => source.offset = bytes?,
                 "len" => source.len_bytes = Some(bytes?),

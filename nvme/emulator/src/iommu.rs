@@ -148,7 +148,6 @@ impl Iommu {
         }
         let starts = self.place(len_bytes)?;
         let chunk = self.chunk_bytes(len_bytes);
-        let black_hole = (self.black_holes.iter()).any(|hole| overlap(*hole, memory));
         let runs: Vec<_> = (0..)
             .zip(&starts)
             .map(|(index, &start)| DmaRun {
@@ -159,6 +158,7 @@ impl Iommu {
         let mut offset = 0;
         for run in &runs {
             let memory = memory.part(offset, run.len_bytes);
+            let black_hole = (self.black_holes.iter()).any(|hole| overlap(*hole, memory));
             self.entries
                 .insert(run.start.0, Entry { memory, black_hole });
             offset += run.len_bytes;

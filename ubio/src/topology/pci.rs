@@ -265,7 +265,7 @@ impl Topology {
         let entry = self.folder(address);
         let folder = entry.canonicalize().map_err(|cause| {
             let kind = match cause.kind() {
-                std::io::ErrorKind::NotFound => ErrorKind::InvalidInput,
+                std::io::ErrorKind::NotFound => ErrorKind::NotFound,
                 _ => ErrorKind::Io,
             };
             Error::new(kind, format!("no PCI function has the address {address}"))

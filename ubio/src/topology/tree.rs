@@ -268,7 +268,7 @@ fn what_is_not_there_is_said_so() {
         .topology()
         .function(address("0000:09:00.0"))
         .expect_err("nothing is there");
-    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.to_string().contains("0000:09:00.0"), "{error}");
     std::fs::remove_file(tree.sys().join("devices").join(MEMORY).join("vendor")).expect("there");
     let error = tree

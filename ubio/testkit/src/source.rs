@@ -24,7 +24,7 @@ mod session;
 
 pub use crate::guarded::{byte_at, fill};
 pub use file::{Cache, FileFixture, Reading};
-pub use nvme::EmulatedFixture;
+pub use nvme::{EmulatedFixture, emulated_source};
 
 /// What an object is to hold.
 #[derive(Clone, Debug)]

@@ -2,6 +2,7 @@
 
 mod bad_gguf;
 mod bad_input;
+mod blocks;
 mod forbidden;
 mod interrupted;
 mod models;

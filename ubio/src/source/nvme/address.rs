@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::topology::PciAddress;
 
 /// Where a namespace is, and by which way it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,8 +20,8 @@ pub enum NvmeAddress {
     Passthrough(PathBuf),
     /// A function that is bound to vfio-pci.
     Vfio {
-        /// `domain:bus:device.function`.
-        function: String,
+        /// Which function.
+        function: PciAddress,
         /// The namespace's identifier, from 1 on.
         namespace: u32,
     },
@@ -129,11 +130,11 @@ impl NvmeAddress {
             let namespace = namespace.parse().ok().filter(|&id| id > 0);
             let namespace = namespace
                 .ok_or_else(|| invalid(format!("{place:?} names no namespace (from 1 on)")))?;
-            if function.is_empty() {
-                return Err(invalid(format!("{place:?} names no PCI function")));
-            }
+            let function = function.parse().map_err(|cause| {
+                invalid(format!("{place:?} names no PCI function")).because(cause)
+            })?;
             Self::Vfio {
-                function: function.to_owned(),
+                function,
                 namespace,
             }
         } else {
@@ -188,6 +189,7 @@ mod tests {
             "nvme:ng0n1",
             "vfio:",
             "vfio:/1",
+            "vfio:nonsense",
             "vfio:0000:00:05.0/0",
             "vfio:0000:00:05.0/x",
             "nvme:emulated",

@@ -95,7 +95,8 @@ pub(crate) fn of_stream(failure: &Failure, block_bytes: u32) -> Error {
 pub(crate) fn of_transport(error: &nvme::Error) -> Error {
     use nvme::ErrorKind as Kind;
     let kind = match error.kind() {
-        Kind::InvalidInput | Kind::NotFound => ErrorKind::InvalidInput,
+        Kind::InvalidInput => ErrorKind::InvalidInput,
+        Kind::NotFound => ErrorKind::NotFound,
         Kind::Unsupported => ErrorKind::Unsupported,
         Kind::Permission => ErrorKind::Permission,
         Kind::NoSpace => ErrorKind::NoSpace,

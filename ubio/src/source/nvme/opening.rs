@@ -34,7 +34,7 @@ impl NvmeAddress {
             } => {
                 let at = |error| of_transport(&error).at(self.to_string());
                 let container = VfioContainer::new().map_err(at)?;
-                let device = VfioDevice::open(&container, function).map_err(at)?;
+                let device = VfioDevice::open(&container, &function.to_string()).map_err(at)?;
                 let namespace = NamespaceId(*namespace);
                 let (transport, info) =
                     self.user(Arc::new(device), namespace, Route::Vfio, options)?;
@@ -132,7 +132,10 @@ fn model(identity: &Identity) -> String {
 
 /// A controller in this process whose namespace is a file, and the bytes of that.
 fn emulated(file: &Path, block_bytes: u32) -> Result<(Arc<dyn Device>, u64)> {
-    let fail = |cause| Error::os("cannot open the disk image", cause).at(file);
+    let fail = |cause: std::io::Error| {
+        let error = Error::os("cannot open the disk image", cause).at(file);
+        error.remedy("name a file or block device that you may read")
+    };
     let found = std::fs::metadata(file).map_err(fail)?;
     if !found.is_file() && !found.file_type().is_block_device() {
         let what = "a disk image is a file or a block device";
@@ -146,7 +149,10 @@ fn emulated(file: &Path, block_bytes: u32) -> Result<(Arc<dyn Device>, u64)> {
             .at(file)
             .remedy("name one with blocks in it"));
     }
-    let disk = FileDisk::open(file, true).map_err(|error| of_transport(&error))?;
+    let disk = FileDisk::open(file, true).map_err(|error| {
+        let error = of_transport(&error);
+        error.remedy("name a file or block device that you may read")
+    })?;
     let len_bytes = disk.len_bytes();
     let mut config = Config::new(Namespace::new(disk, block_bytes));
     config.sgl = SglSupport::Bytes;

@@ -245,12 +245,12 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         let file = tree.sys().join("devices").join(DEVICE).join("resource2");
         std::fs::remove_file(file).expect("there");
-        refused(&tree, "2", ErrorKind::Io, "cannot open");
+        refused(&tree, "2", ErrorKind::NotFound, "cannot open");
         let off = machine(Space::of(ENDPOINT).without_decoding());
         refused(&off, "2", ErrorKind::Unsupported, "not decoded");
         let nowhere = "bar:0000:07:00.0/2".parse().expect("a name");
         let error = BarMemory::open_in(&tree.topology(), &nowhere, None).expect_err("nobody");
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert_eq!(error.kind(), ErrorKind::NotFound);
     }
 
     #[test]

@@ -108,19 +108,7 @@ impl SourceFixture for EmulatedFixture {
             config.sgl = SglSupport::Bytes;
         }
         let emulator = Emulator::threaded(config).expect("an emulator");
-        let mut settings = Settings::new(NamespaceId(1));
-        settings.interrupts = self.interrupts;
-        let transport = UserTransport::open(Arc::new(emulator), Options::new(settings));
-        let transport = transport.expect("a controller");
-        let info = NamespaceInfo {
-            name: "emulated".to_owned(),
-            model: String::new(),
-            len_bytes: transport.namespace().len_bytes(),
-            block_bytes: self.block_bytes,
-            route: Route::Emulated,
-            how: String::new(),
-        };
-        let source = NvmeSource::new(Box::new(transport), info);
+        let source = emulated_source(Arc::new(emulator), self.interrupts);
         Box::new(source.expect("a source"))
     }
 
@@ -155,4 +143,26 @@ impl SourceFixture for EmulatedFixture {
     fn route(&self) -> Route {
         Route::Emulated
     }
+}
+
+/// A source over the first namespace of an emulated controller.
+///
+/// # Errors
+/// The controller does not come up.
+pub fn emulated_source(emulator: Arc<Emulator>, interrupts: bool) -> ubio::Result<NvmeSource> {
+    let mut settings = Settings::new(NamespaceId(1));
+    settings.interrupts = interrupts;
+    let transport = UserTransport::open(emulator, Options::new(settings));
+    let transport = transport.map_err(|error| {
+        ubio::Error::new(ubio::ErrorKind::Device, "the emulated controller").because(error)
+    })?;
+    let info = NamespaceInfo {
+        name: "emulated".to_owned(),
+        model: transport.identity().model.clone(),
+        len_bytes: transport.namespace().len_bytes(),
+        block_bytes: transport.namespace().block.bytes(),
+        route: Route::Emulated,
+        how: String::new(),
+    };
+    NvmeSource::new(Box::new(transport), info)
 }

@@ -431,3 +431,19 @@ fn a_drive_that_goes_away_ends_every_load() {
     let error = engine.read_raw(request(0, 4096)).expect("started").wait();
     assert_eq!(error.expect_err("gone").kind(), ErrorKind::Device);
 }
+
+#[test]
+fn a_reset_is_waited_for_and_counts_as_one_try() {
+    let emulator = emulator(8 << 20);
+    let engine = over(&emulator, WAIT).open().expect("an engine");
+    let load = |offset| engine.read_raw(request(offset, 1 << 20)).expect("started");
+    load(0).wait().expect("before");
+    engine.take_report().expect("a report");
+    emulator.inject(ControllerFault::SlowReady(Duration::from_millis(300)));
+    emulator.inject(ControllerFault::Fatal);
+    let loaded = load(1 << 20).wait().expect("after the reset");
+    assert_eq!(loaded.bytes().expect("host"), bytes(1 << 20, 1 << 20));
+    // Of those that were in flight, none more than once.
+    let report = engine.take_report().expect("a report");
+    assert!(report.retries <= report.in_flight.max, "{report:?}");
+}

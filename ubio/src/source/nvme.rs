@@ -7,6 +7,7 @@
     reason = "hands on commands whose target the submitter keeps everyone away from"
 )]
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nvme::lba::{BlockCount, Lba};
@@ -71,6 +72,9 @@ pub struct NvmeSource {
     /// By the token that the transport knows.
     submitted: Vec<Option<Submitted>>,
     free: Vec<u32>,
+    /// Commands for when the transport takes some again, in their order: while it resets its
+    /// controller it takes none.
+    waiting: VecDeque<Io>,
     /// Ended without the transport.
     ended: Vec<Completion>,
     done: Vec<Done>,
@@ -104,6 +108,7 @@ impl NvmeSource {
             },
             submitted: vec![None; depth.into()],
             free: (0..depth.into()).rev().collect(),
+            waiting: VecDeque::with_capacity(depth.into()),
             ended: Vec::new(),
             done: Vec::with_capacity(depth.into()),
             objects: Vec::new(),
@@ -183,11 +188,34 @@ impl NvmeSource {
         }
     }
 
-    fn reap(&mut self, completions: &mut Vec<Completion>) -> Result<()> {
-        completions.append(&mut self.ended);
+    /// Gives the transport what waits for it, as far as it takes it; whether it took any.
+    #[inline]
+    fn catch_up(&mut self) -> bool {
+        let mut took = false;
+        while let Some(io) = self.waiting.front() {
+            // SAFETY: as promised when the command was submitted; its end was not told yet.
+            if unsafe { self.transport.submit(*io) }.is_err() {
+                break;
+            }
+            self.waiting.pop_front();
+            took = true;
+        }
+        took
+    }
+
+    fn poll_transport(&mut self) -> Result<()> {
         self.transport
             .poll(&mut self.done)
-            .map_err(|error| failure::of_transport(&error))?;
+            .map_err(|error| failure::of_transport(&error))
+    }
+
+    fn reap(&mut self, completions: &mut Vec<Completion>) -> Result<()> {
+        completions.append(&mut self.ended);
+        self.poll_transport()?;
+        if self.catch_up() {
+            // They are sent by a poll, and whoever sleeps now is woken by their ends.
+            self.poll_transport()?;
+        }
         for done in self.done.drain(..) {
             let slot = u32::try_from(done.token).expect("a slot");
             let Some(submitted) = self.submitted[slot as usize].take() else {
@@ -294,9 +322,8 @@ impl Source for NvmeSource {
             offset,
         };
         // SAFETY: promised by the caller.
-        if unsafe { self.transport.submit(io) }.is_err() {
-            self.free.push(slot);
-            return Err(command);
+        if !self.waiting.is_empty() || unsafe { self.transport.submit(io) }.is_err() {
+            self.waiting.push_back(io);
         }
         self.submitted[slot as usize] = Some(Submitted {
             token: command.token,

@@ -62,7 +62,7 @@ impl Way {
                 let function = lab.address(drive)?;
                 binding::give_to(function, "vfio-pci")?;
                 Ok(NvmeAddress::Vfio {
-                    function: function.to_string(),
+                    function: function.to_string().parse()?,
                     namespace: nsid,
                 })
             }
@@ -156,18 +156,22 @@ impl Bench {
     }
 
     /// While the drive takes no more bytes, does `body`; then lifts the limit, however that went:
-    /// the next case is to begin with a drive that answers. `body` may lift it, too.
+    /// the next case is to begin with a drive that answers. `body` may lift it, too. What waits
+    /// already goes on after `span` and no sooner: QEMU looks at a new limit only then.
     fn stalled(
         &self,
         lab: &mut Lab,
+        span: Duration,
         body: impl FnOnce(&Self, &mut Lab) -> Result<()>,
     ) -> Result<()> {
+        const FIRST_BYTES: u64 = 64 << 10;
         lab.ask(Action::Throttle {
             drive: self.drive.into(),
-            bytes_per_s: 4096,
+            bytes_per_s: FIRST_BYTES / span.as_secs(),
         })?;
-        // One command uses up what the limit allows for some time to come.
-        let outcome = self.load(0, MIB / 16).and_then(|()| body(self, lab));
+        // The first command passes, and uses up what the limit allows for the time.
+        let first = self.load(0, FIRST_BYTES);
+        let outcome = first.and_then(|()| body(self, lab));
         self.unstall(lab).and(outcome)
     }
 

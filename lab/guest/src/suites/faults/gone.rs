@@ -93,11 +93,8 @@ fn comes_back(lab: &mut Lab, way: Way) -> Result<()> {
     lab.ask(Action::Unthrottle { drive })?;
     binding::rescan()?;
     let started = Instant::now();
-    while lab
-        .controller(DRIVE)
-        .and_then(|found| found.namespace(1))
-        .is_err()
-    {
+    let node = || lab.controller(DRIVE)?.namespace(1);
+    while !node().is_ok_and(|found| found.passthrough_path().exists()) {
         ensure!(started.elapsed() < RETURN, "{DRIVE} does not come back");
         thread::sleep(Duration::from_millis(20));
     }

@@ -10,9 +10,11 @@ use ubio::{ErrorKind, RawLoad};
 use super::{Bench, MIB, Way, fails, says};
 use crate::lab::Lab;
 
-const DEADLINE: Duration = Duration::from_millis(1500);
+const DEADLINE: Duration = Duration::from_secs(1);
+/// For how long drives stall: longer than everything that is to happen meanwhile.
+const STALL: Duration = Duration::from_secs(5);
 /// How long nothing may happen.
-const MEANWHILE: Duration = Duration::from_millis(1000);
+const MEANWHILE: Duration = Duration::from_millis(800);
 const ELSEWHERE: u64 = 20 * MIB;
 
 /// A load whose windows are all in quarantine gets none for `MEANWHILE` (I2).
@@ -29,9 +31,10 @@ fn waits_for_a_window(load: &RawLoad) -> Result<()> {
 
 pub(super) fn one_window(lab: &mut Lab, way: Way) -> Result<()> {
     let bench = Bench::open(lab, way, 1, DEADLINE)?;
-    bench.stalled(lab, |bench, lab| {
+    bench.stalled(lab, STALL, |bench, lab| {
         bench.report()?;
-        let late = bench.start(2 * MIB, MIB)?;
+        // A quarter: fewer commands than may be in flight, so that it is the window that lacks.
+        let late = bench.start(2 * MIB, MIB / 4)?;
         let watch = late.watch();
         let said = fails(late, ErrorKind::Timeout, DEADLINE)?;
         says(&said, &["in time", "bytes at offset 2"])?;
@@ -51,7 +54,7 @@ pub(super) fn one_window(lab: &mut Lab, way: Way) -> Result<()> {
 /// One window of two comes into quarantine; then the other.
 pub(super) fn two_windows(lab: &mut Lab, way: Way) -> Result<()> {
     let bench = Bench::open(lab, way, 2, DEADLINE)?;
-    bench.stalled(lab, |bench, lab| {
+    bench.stalled(lab, STALL, |bench, lab| {
         let first = bench.start(2 * MIB, MIB)?;
         fails(first, ErrorKind::Timeout, DEADLINE)?;
         let second = bench.start(8 * MIB, 4 * MIB)?;
@@ -77,7 +80,7 @@ pub(super) fn two_windows(lab: &mut Lab, way: Way) -> Result<()> {
 /// Whoever leaves takes no window along: it comes back with its command.
 pub(super) fn dropped(lab: &mut Lab, way: Way) -> Result<()> {
     let bench = Bench::open(lab, way, 1, 20 * DEADLINE)?;
-    bench.stalled(lab, |bench, lab| {
+    bench.stalled(lab, STALL, |bench, lab| {
         let left = bench.start(2 * MIB, MIB)?;
         let watch = left.watch();
         while watch.requested_bytes() == 0 {

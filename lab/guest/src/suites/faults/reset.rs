@@ -31,19 +31,24 @@ use super::{Bench, MIB, Way, fails};
 use crate::binding;
 use crate::lab::Lab;
 
+/// For how long the drive would stall.
+const STALL: Duration = Duration::from_secs(15);
+
 /// The load's deadline passes, the abort is of no use, the controller is reset; only then the
 /// window goes to the next load.
 pub(super) fn by_deadline(lab: &mut Lab, way: Way) -> Result<()> {
     let deadline = Duration::from_secs(1);
     let bench = Bench::open(lab, way, 1, deadline)?;
-    bench.stalled(lab, |bench, lab| {
+    bench.stalled(lab, STALL, |bench, lab| {
         let late = bench.start(2 * MIB, MIB)?;
         fails(late, ErrorKind::Timeout, deadline)?;
+        // What comes later does not stall; what is there does.
+        bench.unstall(lab)?;
         let next = bench.start(20 * MIB, 3 * MIB)?;
         let watch = next.watch();
         let started = Instant::now();
         while watch.requested_bytes() == 0 {
-            ensure!(started.elapsed() < Duration::from_secs(20), "no reset");
+            ensure!(started.elapsed() < STALL, "no reset");
             thread::sleep(Duration::from_millis(1));
         }
         // The abort is asked for at the deadline, the reset follows five seconds later.
@@ -52,7 +57,6 @@ pub(super) fn by_deadline(lab: &mut Lab, way: Way) -> Result<()> {
             waited > Duration::from_secs(4),
             "a window again after {waited:?}"
         );
-        bench.unstall(lab)?;
         bench.whole(20 * MIB, &next.wait()?)
     })?;
     bench.report().map(drop)
@@ -82,19 +86,13 @@ pub(super) fn each_ends_once(lab: &mut Lab, _: Way) -> Result<()> {
     };
     lab.ask(Action::Throttle {
         drive: drive.into(),
-        bytes_per_s: 4096,
+        bytes_per_s: 16_384,
     })?;
     let ends = rounds(&mut transport, (0..COMMANDS).map(read).collect());
     lab.ask(Action::Unthrottle {
         drive: drive.into(),
     })?;
     let ends = ends?;
-    let incidents = transport.incidents();
-    ensure!(incidents.strays == 0, "{incidents:?}");
-    ensure!(
-        incidents.aborts > 0 && incidents.resets > 0,
-        "{incidents:?}"
-    );
     let aborted = ends.values().filter(|end| **end == Err(IoError::Aborted));
     ensure!(
         aborted.count() > 0,
@@ -103,6 +101,12 @@ pub(super) fn each_ends_once(lab: &mut Lab, _: Way) -> Result<()> {
     // What was given up is read again, and lands.
     let ends = rounds(&mut transport, (0..COMMANDS).map(read).collect())?;
     ensure!(ends.values().all(Result::is_ok), "{ends:?}");
+    let incidents = transport.incidents();
+    ensure!(incidents.strays == 0, "{incidents:?}");
+    ensure!(
+        incidents.aborts > 0 && incidents.resets == 1,
+        "{incidents:?}"
+    );
     let mut bytes = vec![0; usize::try_from(pages.raw().len_bytes())?];
     pages.raw().copy_to(0, &mut bytes);
     pattern::check(seed, 0, &bytes)?;
@@ -114,6 +118,9 @@ fn detached(mut transport: UserTransport, memory: MemoryId) {
     transport.detach(memory);
 }
 
+/// What commands may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
 /// Submits all of them, and gives how each of them ended.
 fn rounds(
     transport: &mut UserTransport,
@@ -121,12 +128,17 @@ fn rounds(
 ) -> Result<BTreeMap<u64, Result<(), IoError>>> {
     let count = ios.len();
     let nobody = eventfd(0, EventfdFlags::CLOEXEC)?;
-    for io in ios {
-        // SAFETY: each has a part of the pages of its own, which nobody looks at before the end.
-        let taken = unsafe { transport.submit(io) };
-        ensure!(taken.is_ok(), "no room for command {}", io.token);
-    }
     let (started, mut done, mut ends) = (Instant::now(), Vec::new(), BTreeMap::new());
+    for mut io in ios {
+        // SAFETY: each has a part of the pages of its own, which nobody looks at before the end.
+        while let Err(refused) = unsafe { transport.submit(io) } {
+            // Nothing is taken while the controller is reset.
+            ensure!(done.is_empty() && started.elapsed() < LIMIT, "no room");
+            io = refused;
+            transport.poll(&mut done)?;
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
     while transport.in_flight() > 0 {
         transport.poll(&mut done)?;
         for end in done.drain(..) {
@@ -134,10 +146,7 @@ fn rounds(
                 bail!("command {} ended as {before:?} and once more", end.token);
             }
         }
-        ensure!(
-            started.elapsed() < Duration::from_secs(30),
-            "{ends:?} and no more"
-        );
+        ensure!(started.elapsed() < LIMIT, "{ends:?} and no more");
         transport.wait(nobody.as_fd(), Some(Duration::from_millis(5)))?;
     }
     ensure!(ends.len() == count, "{} of {count} ended", ends.len());
@@ -169,11 +178,9 @@ pub(super) fn by_sysfs(lab: &mut Lab, way: Way) -> Result<()> {
         Err(_) => bail!("the thread that resets panicked"),
     }
     bench.load(0, 16 * MIB)?;
+    // QEMU lets commands end before it stops; where one is cut off, it is tried again.
     let retries = bench.report()?.retries;
-    ensure!(
-        retries > 0,
-        "no command of {loads} loads was hit by {RESETS} resets"
-    );
+    ensure!(retries <= 16 * u64::from(RESETS), "{retries} retries");
     Ok(())
 }
 

@@ -24,7 +24,7 @@ unsafe impl Ioctl for Command {
     const IS_MUTATING: bool = true;
 
     fn opcode(&self) -> Opcode {
-        IOCTL_IO_CMD.into()
+        IOCTL_IO_CMD
     }
 
     fn as_ptr(&mut self) -> *mut c_void {

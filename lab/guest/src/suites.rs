@@ -2,7 +2,9 @@
 
 mod boot;
 mod faults;
+mod perf;
 mod perf_fio;
+mod ubcp;
 
 use ubio_lab_spec::Machine;
 
@@ -12,10 +14,12 @@ use crate::case::Case;
 pub(crate) type Suite = fn(&Machine, bool) -> Vec<Case>;
 
 /// A line for each suite; which machines it runs on is in `lab/spec/src/runs.rs`.
-const SUITES: [(&str, Suite); 3] = [
+const SUITES: [(&str, Suite); 5] = [
     ("boot", boot::cases),
     ("faults", faults::cases),
+    ("perf", perf::cases),
     ("perf-fio", perf_fio::cases),
+    ("ubcp", ubcp::cases),
 ];
 
 /// The suite of that name.

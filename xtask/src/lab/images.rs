@@ -1,11 +1,13 @@
-//! The files behind the drives: patterns, and file systems with files of it.
+//! The files behind the drives: patterns, a model file, and file systems with files of patterns.
 //!
 //! Knows what is on a namespace; nothing of QEMU, and of ext4 only the program that makes one.
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use ubio_lab_spec::line::MODEL_WORD;
 use ubio_lab_spec::pattern::Seed;
 use ubio_lab_spec::{Content, Machine, Stored};
 
@@ -29,12 +31,40 @@ pub(super) fn make(machine: &Machine, files: &Files) -> Result<()> {
                 Content::Pattern => {
                     verify::write_pattern(&file, seed, 0, namespace.visible_bytes())
                 }
+                Content::Model => copy_model(&file),
                 Content::Ext4(stored) => ext4(&path, seed, stored),
             }
             .with_context(making)?;
         }
     }
     Ok(())
+}
+
+/// The model file: a shard of the model that other programs' tests load.
+fn model() -> Result<PathBuf> {
+    let model = crate::model::ensure_small()?;
+    model
+        .files
+        .into_iter()
+        .next()
+        .context("a model without files")
+}
+
+fn copy_model(image: &File) -> Result<()> {
+    let mut model = File::open(model()?)?;
+    let (mut to, room) = (image, image.metadata()?.len());
+    let copied = std::io::copy(&mut model, &mut to)?;
+    ensure!(copied <= room, "the model does not fit into {room} bytes");
+    Ok(())
+}
+
+/// What the guest is to know of the model file, as a word of the kernel's command line.
+pub(super) fn model_word() -> Result<String> {
+    let path = model()?;
+    let said = run::captured(Command::new("sha256sum").arg(&path))?.stdout;
+    let digest = said.split(' ').next().context("sha256sum says nothing")?;
+    let len_bytes = fs::metadata(&path)?.len();
+    Ok(format!("{MODEL_WORD}={len_bytes},{digest}"))
 }
 
 /// Fills a file of the right size with a file system that holds these files.

@@ -32,8 +32,13 @@ impl Files {
 
     /// The file behind a namespace.
     pub(super) fn image(&self, drive: &str, nsid: u32) -> PathBuf {
-        self.folder.join(format!("{drive}-{nsid}.img"))
+        self.folder.join(image_name(drive, nsid))
     }
+}
+
+/// The name of the file behind a namespace.
+pub(super) fn image_name(drive: &str, nsid: u32) -> String {
+    format!("{drive}-{nsid}.img")
 }
 
 /// The id of a drive's limits, if it has them.
@@ -46,7 +51,12 @@ pub(super) fn arguments(machine: &Machine, files: &Files, words: &[String]) -> V
     let mut list = Arguments::default();
     // Not KVM: where there is one it is often a nested one, and the lab's results must not depend
     // on the machine.
-    list.add("-accel", "tcg,thread=multi");
+    if machine.counts_instructions {
+        list.add("-accel", "tcg,thread=single");
+        list.add("-icount", "shift=0,sleep=off");
+    } else {
+        list.add("-accel", "tcg,thread=multi");
+    }
     list.add("-machine", "q35,kernel-irqchip=off");
     list.add("-cpu", "max");
     list.add("-m", format!("{}M", machine.memory_mib));

@@ -244,6 +244,9 @@ impl Boot<'_> {
         let log = repo::scratch("logs")?.join(format!("lab-{}.log", run.name));
         let mut words = vec![format!("lab.run={}", run.name)];
         words.extend(args.case.as_ref().map(|case| format!("lab.case={case}")));
+        if run.machine.has_model() {
+            words.push(images::model_word()?);
+        }
         words.extend(args.full.then(|| "lab.full=1".into()));
         let outcome = session::boot(run, &files, &words, &log, say)
             .with_context(|| format!("run {}", run.name))?;

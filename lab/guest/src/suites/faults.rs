@@ -189,6 +189,9 @@ fn open(address: NvmeAddress, windows: u16, deadline: Duration) -> Result<Engine
     let builder = Engine::builder()
         .windows(windows)
         .window_bytes(WINDOW_BYTES)
+        // More commands than one window has: what one load leaves with the drive must not keep
+        // the next one from sending its own.
+        .depth(32)
         .workers(1)
         .adaptive(false);
     Ok(builder.nvme(address, options).open()?)

@@ -8,7 +8,7 @@
 )]
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -184,7 +184,7 @@ pub(super) fn by_sysfs(lab: &mut Lab, way: Way) -> Result<()> {
     Ok(())
 }
 
-fn resets(path: &PathBuf, count: u32) -> Result<()> {
+fn resets(path: &Path, count: u32) -> Result<()> {
     for _ in 0..count {
         thread::sleep(Duration::from_millis(300));
         binding::write(path, "1")?;

@@ -256,6 +256,22 @@ mod tests {
             "{text}"
         );
         assert_eq!(BAR_ADDRESS, "0000:00:06.0");
+        assert!(
+            !text.contains("icount") && text.contains("-smp 2"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_machine_that_counts_has_one_thread_and_one_processor() {
+        let text = joined(&Machine::standard().counting());
+        for part in [
+            "-accel tcg,thread=single",
+            "-icount shift=0,sleep=off",
+            "-smp 1",
+        ] {
+            assert!(text.contains(part), "no `{part}` in {text}");
+        }
     }
 
     #[test]

@@ -294,6 +294,29 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_pattern_is_compared_with_the_drives_image() {
+        let folder = std::env::temp_dir().join(format!("xtask-image-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut bar = Bar::create(&folder.join("bar"), LEN).unwrap();
+        let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(3 << 20).collect();
+        std::fs::write(folder.join("peer-1.img"), &bytes).unwrap();
+        let model = ubio_lab_spec::Namespace::new(3).model();
+        let machine = Machine::standard().with("peer", |drive| drive.namespaces(&[model]));
+        let text = "expect bar 512 1500000 peer/1 777";
+        bar.claim(&machine, &text.parse().unwrap()).unwrap();
+        assert!(said(bar.check()).contains("0x200: not the drive's at 0x309"));
+        bar.file.write_all_at(&bytes[777..1_500_777], 512).unwrap();
+        bar.check().unwrap();
+        bar.file.write_all_at(&[0; 2], 512 + 1_400_000).unwrap();
+        let error = said(bar.check());
+        assert!(
+            error.contains("peer/1") && error.contains("not the drive's"),
+            "{error}"
+        );
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
     fn claims_that_cannot_be_are_refused() {
         let mut bar = bar("claims");
         for text in [

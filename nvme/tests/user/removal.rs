@@ -96,7 +96,7 @@ fn a_controller_that_is_wanted_back_is_let_go_and_everything_ends() {
     device.emulator.set_faults(faults);
     let pages = Arc::new(Pages::new(4096).expect("memory"));
     let memory = transport.attach(pages, true).expect("room");
-    let mut read = |transport: &mut UserTransport, token| {
+    let read = |transport: &mut UserTransport, token| {
         let io = Io {
             token,
             direction: Direction::Read,

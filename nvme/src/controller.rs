@@ -18,6 +18,7 @@ use crate::device::{Device, Mapping};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::PAGE_BYTES;
 use crate::namespace::Namespace;
+use crate::planted::{self, PlantedBug};
 use crate::queue_pair::{CommandId, QueuePair};
 use crate::ring::{CompletionRing, Doorbell, SubmissionRing};
 
@@ -127,6 +128,15 @@ impl<O> Controller<O> {
             return Err(gone(&*device));
         }
         check(cap)?;
+        let pairs = doorbell_pairs(cap, device.register_bytes());
+        if pairs < 2 {
+            let what = format!(
+                "the doorbells of {} are beyond its registers",
+                device.name()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, what)
+                .remedy("look for newer firmware: CAP.DSTRD and the size of BAR 0 disagree"));
+        }
         let vectors = vectors(&*device, &settings)?;
         let stride = cap.doorbell_stride();
         let entries = QueueEntries::new(ADMIN_ENTRIES).expect("more than one");
@@ -327,6 +337,13 @@ impl<O> Controller<O> {
         }
     }
 
+    /// Ends an operation that the controller still has: a planted bug.
+    pub(crate) fn end_early(&mut self, queue: QueueId, id: CommandId) {
+        let queue = self.queues.iter_mut().find(|known| known.id() == queue);
+        self.ended
+            .extend(queue.and_then(|queue| queue.end_early(id)));
+    }
+
     fn enter(&mut self, state: State) {
         self.state = state;
         self.since = self.device.now();
@@ -349,6 +366,9 @@ impl<O> Controller<O> {
         }
         self.device.write_u32(CC, config & !CC_ENABLE);
         self.enter(State::Disabling);
+        if planted::is(PlantedBug::EndBeforeReset) {
+            self.restart_queues();
+        }
     }
 
     fn disabling(&mut self) {
@@ -470,6 +490,15 @@ fn wanted_back(device: &dyn Device) -> Error {
 fn timeout(device: &dyn Device, what: &str) -> Error {
     let what = format!("{} {what} in the time it names itself", device.name());
     Error::new(ErrorKind::Timeout, what).remedy(POWER_CYCLE)
+}
+
+/// Queue pairs, the admin queue's among them, whose doorbells are inside of the registers.
+fn doorbell_pairs(cap: Cap, register_bytes: u64) -> u64 {
+    let first = sq_doorbell(0, cap.doorbell_stride());
+    let each = sq_doorbell(1, cap.doorbell_stride()) - first;
+    // Of the last pair all that is needed is the register itself.
+    let unused = each / 2 - 4;
+    register_bytes.saturating_sub(first).saturating_add(unused) / each
 }
 
 fn check(cap: Cap) -> Result<()> {

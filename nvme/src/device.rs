@@ -32,6 +32,12 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// when it sees this.
     fn write_u32(&self, offset: u64, value: u32);
 
+    /// Bytes of BAR 0 that can be accessed; an access beyond them is a bug of whoever makes it.
+    /// How many the doorbells take depends on the controller's stride and on the queues.
+    fn register_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Reads a register of 8 bytes.
     fn read_u64(&self, offset: u64) -> u64 {
         // Two halves, which every controller takes (Base 3.1.1).

@@ -24,6 +24,10 @@ pub mod error;
 pub mod lba;
 pub mod memory;
 pub mod namespace;
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
+#[cfg(not(feature = "planted-bugs"))]
+mod planted;
 pub mod prp;
 pub mod queue_pair;
 pub mod ring;

@@ -171,6 +171,8 @@ pub struct CompletionRing {
     head: u32,
     /// The head that the controller was told of.
     told: u32,
+    /// Completions taken since then.
+    taken: u32,
     /// The phase tag of new entries.
     phase: bool,
     doorbell: Doorbell,
@@ -188,6 +190,7 @@ impl CompletionRing {
             entries,
             head: 0,
             told: 0,
+            taken: 0,
             phase: true,
             doorbell,
         })
@@ -224,12 +227,14 @@ impl CompletionRing {
         u32::from_le(self.memory.raw().load(at, Ordering::Acquire))
     }
 
-    /// The next completion, if there is one.
+    /// The next completion, if there is one. No more at once than there is room for before the
+    /// controller is [told](Self::tell): one that goes on writing all the same keeps nobody here.
     #[inline]
     pub fn pop(&mut self) -> Option<CompletionEntry> {
-        if !self.is_ready() {
+        if self.taken + 1 == self.entries.get() || !self.is_ready() {
             return None;
         }
+        self.taken += 1;
         let entry = self
             .memory
             .raw()
@@ -247,12 +252,13 @@ impl CompletionRing {
         if self.told != self.head {
             self.doorbell.ring(self.told, self.head);
             self.told = self.head;
+            self.taken = 0;
         }
     }
 
     /// Empty again, as after a reset of the controller, which must be over.
     pub fn clear(&mut self) {
-        (self.head, self.told, self.phase) = (0, 0, true);
+        (self.head, self.told, self.taken, self.phase) = (0, 0, 0, true);
         let memory = self.memory.raw();
         memory.zero(0, memory.len_bytes());
     }

@@ -18,7 +18,10 @@ Examples:
   ubcp model.gguf host: --json --repeat 5   measure, in memory that is gone at exit
   ubcp model.safetensors --list             only the tensor table
   ubcp big.bin shm:big --digest sha256      any file, as it is
-  ubcp shm:llm model.safetensors            and back to a disk";
+  ubcp shm:llm model.safetensors            and back to a disk
+  ubcp 'nvme:/dev/ng0n1?len=4G' shm:llm     blocks of an NVMe namespace
+  ubcp vfio:0000:01:00.0/1 bar:0000:02:00.0/2   into another function's BAR
+  ubcp 'nvme:emulated?file=disk.img' host:  the same queues without the hardware";
 
 const ABOUT: &str = "Copies model files into memory through fixed windows";
 
@@ -26,9 +29,12 @@ const LONG_ABOUT: &str = "\
 Copies model files into memory through fixed windows.
 
 SRC is a safetensors or GGUF file, a folder with a model (Hugging Face's cache included), an \
-index JSON, any other file (taken as bytes), or shm:NAME. DST is shm:NAME, which becomes \
-/dev/shm/ubio.NAME when all of it is there; host:, which is memory that is gone at exit; or a \
-file, when SRC is shm:NAME. A file whose name begins with shm: or host: is written ./shm:NAME.";
+index JSON, any other file (taken as bytes), shm:NAME, or blocks of an NVMe namespace: \
+nvme:/dev/ngXnY (the kernel's passthrough), vfio:FUNCTION/NAMESPACE (queues of our own on a drive \
+bound to vfio-pci), nvme:emulated?file=PATH (a controller emulated over a file). DST is shm:NAME, \
+which becomes /dev/shm/ubio.NAME when all of it is there; host:, which is memory that is gone at \
+exit; bar:FUNCTION/BAR or bar:FUNCTION/p2pmem, the memory of a PCI function; or a file, when SRC \
+is shm:NAME. A file whose name begins with shm:, host:, nvme:, vfio: or bar: is written ./shm:NAME.";
 
 /// What no single option says.
 pub(crate) const NOTES: &str = "\
@@ -50,6 +56,12 @@ several files that become one.
 With --via map nobody may cut or write SRC while it is used: where that cannot be held off, \
 cutting it ends ubcp by SIGBUS, without a word.
 
+Blocks are taken as bytes: ?offset=SIZE&len=SIZE says which, block=4096 how large emulated blocks \
+are. Whoever may open the device may read every file on the drive; a named result is its owner's \
+alone. A bar: takes one file, or blocks, as they are; what it holds is gone when somebody else \
+writes there. Before memory of a function is used, reads have to land there, or it is refused. \
+After --timeout the load fails; the drive's memory stays in use until it answers.
+
 A digest is over the tensors' bytes in file order, whatever the order and the way of the load.
 
 With --json an error is an object too, {\"error\": {kind, exit_code, message, path, remedy}}, on \
@@ -70,11 +82,11 @@ A first SIGINT or SIGTERM cancels the load and waits for the devices; a second o
     max_term_width = 100,
 )]
 pub(crate) struct Args {
-    /// A model file, folder or index, any other file, or shm:NAME
+    /// A model file, folder or index, any other file, shm:NAME, or nvme:/vfio: blocks
     #[arg(value_name = "SRC", required_unless_present_any = ["completions", "man"])]
     pub(crate) src: Option<OsString>,
 
-    /// shm:NAME, host:, or a file when SRC is shm:NAME
+    /// shm:NAME, host:, bar:FUNCTION/BAR, or a file when SRC is shm:NAME
     #[arg(value_name = "DST", required_unless_present_any = ["list", "completions", "man"])]
     pub(crate) dst: Option<OsString>,
 

@@ -25,14 +25,17 @@ pub(crate) fn write(
     }
     row(
         "bytes",
-        &format!(
-            "{} ({}), {} of {}, {}",
-            subject.bytes,
-            human(subject.bytes),
-            counted(subject.tensors, "tensor"),
-            counted(subject.files, "file"),
-            subject.format
-        ),
+        &match subject.files {
+            0 => format!("{} ({}) of blocks", subject.bytes, human(subject.bytes)),
+            files => format!(
+                "{} ({}), {} of {}, {}",
+                subject.bytes,
+                human(subject.bytes),
+                counted(subject.tensors, "tensor"),
+                counted(files, "file"),
+                subject.format
+            ),
+        },
     )?;
     for outcome in outcomes {
         row("time", &time(subject, outcome))?;
@@ -53,10 +56,7 @@ pub(crate) fn write(
         row("digest", digest)?;
     }
     if last.verified {
-        row(
-            "verified",
-            "every byte equals a buffered reread of the source",
-        )?;
+        row("verified", "every byte equals a reread of the source")?;
     }
     Ok(())
 }

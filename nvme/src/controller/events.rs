@@ -1,7 +1,7 @@
 //! What comes back on the admin queue, and asynchronous events: armed, counted, their log page
 //! read so that they are raised again (Base 5.2).
 
-use super::{Admin, Controller};
+use super::{ADMIN_ENTRIES, Admin, Controller};
 use crate::command::Command;
 use crate::queue_pair::Outcome;
 
@@ -25,7 +25,11 @@ impl<O> Controller<O> {
     }
 
     pub(super) fn admin_completions(&mut self) {
-        while let Some((admin, outcome)) = self.admin.pop() {
+        // Each may ask for the next, so a controller that answers at once could keep this going.
+        for _ in 0..ADMIN_ENTRIES {
+            let Some((admin, outcome)) = self.admin.pop() else {
+                break;
+            };
             self.admin.acknowledge();
             match admin {
                 Admin::Setup(step) => self.on_setup(step, outcome),

@@ -11,7 +11,7 @@ use nvme_sys::opcode::feature;
 use nvme_sys::register::{cq_doorbell, sq_doorbell};
 use zerocopy::FromBytes;
 
-use super::{ADMIN_TIMEOUT, Admin, Controller, POWER_CYCLE, State};
+use super::{ADMIN_TIMEOUT, Admin, Controller, POWER_CYCLE, State, doorbell_pairs};
 use crate::command::{Command, QueueEntries, QueueId};
 use crate::device::Mapping;
 use crate::dma::{DmaRun, PageSize};
@@ -300,7 +300,11 @@ impl<O> Controller<O> {
         let entries = self.settings.entries.get().min(most);
         let entries = QueueEntries::new(entries).expect("2 to 65,536");
         let stride = self.cap.doorbell_stride();
-        let wanted = u32::from(self.settings.queues.max(1)).min(granted);
+        let reachable = doorbell_pairs(self.cap, self.device.register_bytes()) - 1;
+        let reachable = u32::try_from(reachable).unwrap_or(u32::MAX);
+        let wanted = u32::from(self.settings.queues.max(1))
+            .min(granted)
+            .min(reachable);
         for id in 1..=u16::try_from(wanted).expect("a queue count") {
             let doorbell = |register| Doorbell::new(Arc::clone(&self.device), register);
             let submission = SubmissionRing::new(doorbell(sq_doorbell(id, stride)), entries)?;

@@ -185,13 +185,6 @@ impl VfioDevice {
         self.function.container()
     }
 
-    /// Bytes of registers; an access beyond them panics. What doorbells need depends on the
-    /// number of queues and the controller's stride, so who makes queues compares.
-    #[must_use]
-    pub fn register_bytes(&self) -> u64 {
-        self.registers.len_bytes()
-    }
-
     /// Whether the kernel can reset the function by itself. Where it cannot,
     /// [`quiesce`](Device::quiesce) silences a controller but does not make it forget, and one
     /// that does not stop by its own registers stays as it is until the power goes.
@@ -222,6 +215,10 @@ impl Device for VfioDevice {
     #[inline]
     fn write_u32(&self, offset: u64, value: u32) {
         self.registers.write(offset, value);
+    }
+
+    fn register_bytes(&self) -> u64 {
+        self.registers.len_bytes()
     }
 
     unsafe fn map(&self, memory: RawMemory) -> Result<Vec<DmaRun>> {

@@ -9,6 +9,7 @@
 //! does not fail it. Pure: list memory is a closure here, and addresses are numbers.
 
 use crate::dma::{Iova, PageSize};
+use crate::planted::{self, PlantedBug};
 use crate::prp::DataPointer;
 
 /// How lists over a number of memory pages are laid out.
@@ -81,6 +82,9 @@ impl TableLayout {
             }
             let first = set * self.lists_per_set();
             for at in first..first + self.lists_per_set() - 1 {
+                if planted::is(PlantedBug::DropListEntry) {
+                    continue;
+                }
                 put(at, self.named(), list(at + 1).0);
             }
         }

@@ -16,6 +16,7 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::TargetMemory;
 use crate::namespace::Namespace;
+use crate::planted::{self, PlantedBug};
 use crate::queue_pair::CommandId;
 use crate::status::Status;
 use crate::transport::{
@@ -267,6 +268,9 @@ impl UserTransport {
         }
         for (queue, command) in to_abort {
             self.abort(queue, command);
+            if planted::is(PlantedBug::EndWhenOverdue) {
+                self.controller.end_early(queue, command);
+            }
         }
     }
 
@@ -340,12 +344,13 @@ impl Transport for UserTransport {
 
     #[inline]
     unsafe fn submit(&mut self, io: Io) -> Result<(), Io> {
-        let command = self.command(&io);
         if self.controller.dead().is_some() {
+            // Its memory may have been given up with the controller.
             self.in_flight += 1;
             self.refused.push(io.token);
             return Ok(());
         }
+        let command = self.command(&io);
         if !self.controller.is_ready() {
             return Err(io);
         }

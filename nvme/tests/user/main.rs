@@ -1,7 +1,9 @@
 //! Queues of our own against the emulated controller: the suite every transport passes, over
 //! controllers of every kind, and what happens when something goes wrong.
 
+mod arbitrary;
 mod faults;
+mod flood;
 mod removal;
 
 use std::sync::Arc;

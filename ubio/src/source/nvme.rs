@@ -72,8 +72,7 @@ pub struct NvmeSource {
     /// By the token that the transport knows.
     submitted: Vec<Option<Submitted>>,
     free: Vec<u32>,
-    /// Commands for when the transport takes some again, in their order: while it resets its
-    /// controller it takes none.
+    /// Taken, and not with the transport yet: it takes nothing while its controller is reset.
     waiting: VecDeque<Io>,
     /// Ended without the transport.
     ended: Vec<Completion>,
@@ -188,34 +187,23 @@ impl NvmeSource {
         }
     }
 
-    /// Gives the transport what waits for it, as far as it takes it; whether it took any.
-    #[inline]
-    fn catch_up(&mut self) -> bool {
-        let mut took = false;
-        while let Some(io) = self.waiting.front() {
-            // SAFETY: as promised when the command was submitted; its end was not told yet.
-            if unsafe { self.transport.submit(*io) }.is_err() {
-                break;
+    /// Gives the transport what it did not take before, in order.
+    fn submit_waiting(&mut self) {
+        while let Some(io) = self.waiting.pop_front() {
+            // SAFETY: promised when the command was taken, until its end is told.
+            if let Err(io) = unsafe { self.transport.submit(io) } {
+                self.waiting.push_front(io);
+                return;
             }
-            self.waiting.pop_front();
-            took = true;
         }
-        took
-    }
-
-    fn poll_transport(&mut self) -> Result<()> {
-        self.transport
-            .poll(&mut self.done)
-            .map_err(|error| failure::of_transport(&error))
     }
 
     fn reap(&mut self, completions: &mut Vec<Completion>) -> Result<()> {
         completions.append(&mut self.ended);
-        self.poll_transport()?;
-        if self.catch_up() {
-            // They are sent by a poll, and whoever sleeps now is woken by their ends.
-            self.poll_transport()?;
-        }
+        self.submit_waiting();
+        self.transport
+            .poll(&mut self.done)
+            .map_err(|error| failure::of_transport(&error))?;
         for done in self.done.drain(..) {
             let slot = u32::try_from(done.token).expect("a slot");
             let Some(submitted) = self.submitted[slot as usize].take() else {
@@ -321,10 +309,9 @@ impl Source for NvmeSource {
             memory: nvme::transport::MemoryId(memory.0),
             offset,
         };
-        // SAFETY: promised by the caller.
-        if !self.waiting.is_empty() || unsafe { self.transport.submit(io) }.is_err() {
-            self.waiting.push_back(io);
-        }
+        // One that has to wait is no failed try: whoever submits is not to count it as one.
+        self.waiting.push_back(io);
+        self.submit_waiting();
         self.submitted[slot as usize] = Some(Submitted {
             token: command.token,
             len: part.len,

@@ -39,6 +39,7 @@ mod answers;
 mod asked;
 mod knobs;
 mod model;
+pub mod nvme;
 mod rng;
 mod scenario;
 mod strays;
@@ -69,6 +70,12 @@ impl Options {
         self.verbose = verbose;
         self
     }
+}
+
+/// Counts of runs.
+pub trait Sum: Default + std::fmt::Display {
+    /// Adds the counts of another run; the order of runs does not matter.
+    fn add(&mut self, other: &Self);
 }
 
 /// What was wrong with a run.

@@ -355,7 +355,7 @@ mod tests {
         assert!(host("ubio-lab-spec").is_empty());
         let guest = |name| rules("ubio-lab", "lab/guest/Cargo.toml", &[(name, false, true)]);
         assert!(guest("nvme").is_empty());
-        assert_eq!(guest("ubio-core"), ["arrows"]);
+        assert_eq!(guest("nvme-emulator"), ["arrows"]);
         assert!(rules("ubio", "ubio/Cargo.toml", &[("fs-adapter", false, true)]).is_empty());
         assert!(rules("ubcp", "examples/ubcp/Cargo.toml", &[("ubio", false, true)]).is_empty());
     }

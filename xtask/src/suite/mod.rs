@@ -24,7 +24,7 @@ use crate::{repo, run};
     Examples:\n  cargo xtask test\n  cargo xtask test --full\n  cargo xtask test --only interop"
 )]
 pub(crate) struct Args {
-    /// Also a million simulator seeds, the lab's whole matrix, and every fuzz target for five minutes
+    /// Also a million seeds of each simulator, the lab's whole matrix, and every fuzz target for five minutes
     #[arg(long)]
     full: bool,
 

@@ -7,12 +7,14 @@ use nvme_emulator::Counters;
 use nvme_sys::opcode::nvm;
 use proptest::prelude::*;
 
-#[path = "../../../fuzz/src/lib.rs"]
+#[path = "../../../fuzz/src/emulator.rs"]
 #[expect(
     unreachable_pub,
-    reason = "a library's root in the fuzz workspace, a module here"
+    reason = "a module of a library in the fuzz workspace, of a test here"
 )]
 mod fuzz;
+#[path = "../../../fuzz/src/input.rs"]
+mod input;
 
 /// What each file below a folder leads to.
 fn of_folder(folder: &Path) -> Vec<(String, Counters)> {

@@ -1,20 +1,22 @@
-//! `ubio-sim`: runs seeds of the simulator of ubio-core, in any number, and replays one. Knows
-//! no rule of the machine.
+//! `ubio-sim`: runs seeds of the simulators, in any number, and replays one: of ubio-core alone,
+//! or over an emulated NVMe controller. Knows no rule of either.
 
+use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ubio_testkit::sim::{Options, Tally, run_seed};
+use ubio_testkit::sim::{self, Finding, Sum, nvme};
 
-const USAGE: &str = "usage: ubio-sim [--seeds N] [--from S] [--replay SEED] [--verbose] [--threads T] [--plant BUG|all]
+const USAGE: &str = "usage: ubio-sim [--nvme] [--seeds N] [--from S] [--replay SEED] [--verbose] [--threads T] [--plant BUG|all]
 
+  --nvme         the machine over an emulated NVMe controller, not over a fake source
   --seeds N      how many seeds to run; default 10000
   --from S       the first of them; default 0
   --replay SEED  run one seed, with the machine's books checked after each event
   --verbose      with --replay: tell every event
   --threads T    how many threads; default 1
-  --plant BUG    give the machine a bug (needs the feature `planted-bugs`); `all`: each in turn,
+  --plant BUG    give somebody a bug (needs the feature `planted-bugs`); `all`: each in turn,
                  and fail when one is not found
 
 The exit code is 1 when a seed failed (with --plant: when a bug was not found), else 0.";
@@ -23,6 +25,7 @@ The exit code is 1 when a seed failed (with --plant: when a bug was not found), 
 const MAX_PRINTED: usize = 20;
 
 struct Arguments {
+    nvme: bool,
     seeds: u64,
     from: u64,
     replay: Option<u64>,
@@ -48,20 +51,26 @@ fn main() -> ExitCode {
     if let Some(bug) = &arguments.plant {
         return plant(bug, &arguments);
     }
-    let (tally, failures) = match arguments.replay {
-        Some(seed) => sweep(seed, 1, 1, &Options::default().verbose(arguments.verbose)),
-        None => sweep(
-            arguments.from,
-            arguments.seeds,
-            arguments.threads,
-            &Options::default(),
-        ),
-    };
-    let seeds = if arguments.replay.is_some() {
-        1
+    let verbose = arguments.verbose;
+    if arguments.nvme {
+        let options = nvme::Options::default().verbose(verbose);
+        report(&arguments, |seed| nvme::run_seed(seed, &options))
     } else {
-        arguments.seeds
+        let options = sim::Options::default().verbose(verbose);
+        report(&arguments, |seed| sim::run_seed(seed, &options))
+    }
+}
+
+/// Runs the seeds that were asked for, and tells what came of it.
+fn report<T: Sum + Send>(
+    arguments: &Arguments,
+    run: impl Fn(u64) -> Result<T, Finding> + Sync,
+) -> ExitCode {
+    let (from, seeds) = match arguments.replay {
+        Some(seed) => (seed, 1),
+        None => (arguments.from, arguments.seeds),
     };
+    let (tally, failures) = sweep(arguments, from..from.saturating_add(seeds), run);
     println!("{seeds} seeds, {failures} failures, {tally}");
     if failures == 0 {
         ExitCode::SUCCESS
@@ -72,6 +81,7 @@ fn main() -> ExitCode {
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments>, String> {
     let mut arguments = Arguments {
+        nvme: false,
         seeds: 10_000,
         from: 0,
         replay: None,
@@ -94,6 +104,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments>, S
                 arguments.threads = threads.clamp(1, 256);
             }
             "--plant" => arguments.plant = Some(value()?),
+            "--nvme" => arguments.nvme = true,
             "--verbose" => arguments.verbose = true,
             "--help" | "-h" => return Ok(None),
             _ => return Err(format!("{word} is not an option")),
@@ -103,24 +114,29 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments>, S
 }
 
 /// Runs seeds; prints each that fails. Their sum, and how many failed.
-fn sweep(from: u64, seeds: u64, threads: usize, options: &Options) -> (Tally, u64) {
-    let next = AtomicU64::new(0);
-    let total = Mutex::new((Tally::default(), 0_u64));
+fn sweep<T: Sum + Send>(
+    arguments: &Arguments,
+    seeds: Range<u64>,
+    run: impl Fn(u64) -> Result<T, Finding> + Sync,
+) -> (T, u64) {
+    let next = AtomicU64::new(seeds.start);
+    let total = Mutex::new((T::default(), 0_u64));
+    let nvme = if arguments.nvme { "--nvme " } else { "" };
     let work = || {
-        let mut sum = Tally::default();
+        let mut sum = T::default();
         loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= seeds {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
                 break;
             }
-            match run_seed(from.wrapping_add(index), options) {
+            match run(seed) {
                 Ok(tally) => sum.add(&tally),
                 Err(finding) => {
                     let mut total = total.lock().expect("no thread panics here");
                     total.1 += 1;
                     if total.1 <= MAX_PRINTED as u64 {
-                        println!("seed {} fails: {}", finding.seed, finding.message);
-                        println!("  replay: ubio-sim --replay {} --verbose", finding.seed);
+                        println!("seed {seed} fails: {}", finding.message);
+                        println!("  replay: ubio-sim {nvme}--replay {seed} --verbose");
                     }
                 }
             }
@@ -128,7 +144,7 @@ fn sweep(from: u64, seeds: u64, threads: usize, options: &Options) -> (Tally, u6
         total.lock().expect("no thread panics here").0.add(&sum);
     };
     std::thread::scope(|scope| {
-        for _ in 1..threads {
+        for _ in 1..arguments.threads {
             scope.spawn(work);
         }
         work();
@@ -136,24 +152,43 @@ fn sweep(from: u64, seeds: u64, threads: usize, options: &Options) -> (Tally, u6
     total.into_inner().expect("no thread panics here")
 }
 
-/// Gives the machine a bug, or each in turn, and says after how many seeds it is found.
+/// Gives somebody a bug, or each in turn, and says after how many seeds it is found.
 #[cfg(feature = "planted-bugs")]
 fn plant(name: &str, arguments: &Arguments) -> ExitCode {
-    use ubio_core::PlantedBug;
-    let bugs: Vec<PlantedBug> = PlantedBug::ALL
-        .into_iter()
-        .filter(|bug| name == "all" || format!("{bug:?}") == name)
-        .collect();
-    if bugs.is_empty() {
-        eprintln!("ubio-sim: no bug {name}; there are {:?}", PlantedBug::ALL);
+    let verbose = arguments.verbose;
+    if arguments.nvme {
+        let all: Vec<_> = nvme::Plant::ALL.map(|bug| (bug.to_string(), bug)).into();
+        find(name, arguments, &all, |seed, plant| {
+            nvme::run_seed(seed, &nvme::Options { verbose, plant })
+        })
+    } else {
+        let all: Vec<_> = ubio_core::PlantedBug::ALL
+            .map(|bug| (format!("{bug:?}"), bug))
+            .into();
+        find(name, arguments, &all, |seed, plant| {
+            sim::run_seed(seed, &sim::Options { verbose, plant })
+        })
+    }
+}
+
+#[cfg(feature = "planted-bugs")]
+fn find<B: Copy, T>(
+    name: &str,
+    arguments: &Arguments,
+    all: &[(String, B)],
+    run: impl Fn(u64, Option<B>) -> Result<T, Finding>,
+) -> ExitCode {
+    let bugs = all
+        .iter()
+        .filter(|(known, _)| name == "all" || known == name);
+    let mut bugs = bugs.peekable();
+    if bugs.peek().is_none() {
+        let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+        eprintln!("ubio-sim: no bug {name}; there are {}", names.join(", "));
         return ExitCode::from(2);
     }
     let mut missed = 0;
-    for bug in bugs {
-        let options = Options {
-            verbose: arguments.verbose,
-            plant: Some(bug),
-        };
+    for (name, bug) in bugs {
         let seeds = match arguments.replay {
             Some(seed) => seed..seed.saturating_add(1),
             None => arguments.from..arguments.from.saturating_add(arguments.seeds),
@@ -161,19 +196,19 @@ fn plant(name: &str, arguments: &Arguments) -> ExitCode {
         let first = seeds.start;
         let found = seeds
             .into_iter()
-            .find_map(|seed| run_seed(seed, &options).err());
+            .find_map(|seed| run(seed, Some(*bug)).err());
         // What finds the bug must be content without it.
-        let found = found.filter(|finding| run_seed(finding.seed, &Options::default()).is_ok());
+        let found = found.filter(|finding| run(finding.seed, None).is_ok());
         match found {
             Some(finding) => println!(
-                "{bug:?}: found by seed {} (after {}): {}",
+                "{name}: found by seed {} (after {}): {}",
                 finding.seed,
                 finding.seed - first + 1,
                 finding.message.lines().next().unwrap_or_default()
             ),
             None => {
                 missed += 1;
-                println!("{bug:?}: NOT FOUND");
+                println!("{name}: NOT FOUND");
             }
         }
     }

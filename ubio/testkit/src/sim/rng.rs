@@ -45,6 +45,11 @@ impl Rng {
         self.range(0..1000) < in_thousand
     }
 
+    /// True `in_many` times of a hundred thousand.
+    pub(crate) fn rare(&mut self, in_many: u32) -> bool {
+        self.range(0..100_000) < in_many
+    }
+
     /// One of a few.
     pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]

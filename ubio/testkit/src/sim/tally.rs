@@ -77,9 +77,10 @@ impl Tally {
     pub fn faults(&self) -> impl Iterator<Item = (&'static str, u64)> {
         NAMES.into_iter().zip(self.faults)
     }
+}
 
-    /// Adds the counts of another run; the order of runs does not matter.
-    pub fn add(&mut self, other: &Tally) {
+impl super::Sum for Tally {
+    fn add(&mut self, other: &Tally) {
         self.steps += other.steps;
         self.completions += other.completions;
         for (sum, more) in self.outcomes.iter_mut().zip(other.outcomes) {

@@ -1,7 +1,7 @@
 //! The simulator in the test run: some seeds pass, a seed is always the same run, and every
 //! bug planted is found.
 
-use super::{Options, Tally, run_seed};
+use super::{Options, Sum, Tally, run_seed};
 
 const SEEDS: u64 = 300;
 

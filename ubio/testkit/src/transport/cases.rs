@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nvme::transport::{Direction, IoError};
 
 use super::TransportFixture;
-use super::session::Session;
+use super::session::{PATIENCE, Session};
 use crate::guarded::{GUARD_BYTES, Guarded, assert_same};
 
 const PAGE: u64 = 4096;
@@ -167,7 +167,9 @@ fn verify(session: &mut Session<'_>, len: u64, depth: usize, count: usize) {
     let mut at_place = std::collections::HashMap::new();
     let mut free: Vec<u64> = (0..depth as u64).collect();
     let (mut started, mut ended) = (0, 0);
+    let start = Instant::now();
     while ended < count {
+        assert!(start.elapsed() < PATIENCE, "{ended} of {count} have ended");
         while started < count
             && let Some(slot) = free.pop()
         {

@@ -19,7 +19,7 @@ use super::TransportFixture;
 use crate::guarded::{GUARD_BYTES, Guarded};
 
 /// How long anything may take before the transport counts as stuck.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(super) struct Session<'a> {
     pub(super) fixture: &'a dyn TransportFixture,

@@ -13,7 +13,7 @@ use crate::limits::{
     DEFAULT_WINDOW_BYTES, DEFAULT_WINDOWS, DIRECT_DEPTH, FIRST_COMMAND_BYTES, FIRST_DEPTH,
     FIRST_IN_PLACE_COMMAND_BYTES, FIRST_IN_PLACE_DEPTH, MAX_COMMAND_BYTES, STREAMS, TICKETS,
 };
-use crate::pairing;
+use crate::pairing::Pair;
 use crate::source::file::FileSource;
 use crate::source::nvme::{NamespaceInfo, NvmeAddress, NvmeOptions, NvmeSource};
 use crate::source::{Reader, Source};
@@ -306,9 +306,15 @@ pub(crate) fn open_parts(
     let address = settings.nvme.as_ref();
     let address = address.and_then(|blocks| blocks.address.as_ref());
     let pair = match (address, &settings.bar) {
-        (Some(drive), Some(memory)) => pairing::check(drive, memory)?,
+        (Some(drive), Some(memory)) => Pair::of(drive, memory)?,
         _ => None,
     };
+    // Through host windows any drive's bytes reach any memory; without them, a load is refused.
+    if let Some(pair) = &pair
+        && settings.windows_in_bar
+    {
+        pair.check()?;
+    }
     let windows = window_memory(settings)?;
     let on_host = windows.kind() == MemoryKind::Host;
     let window_memory = source.attach(&windows, on_host)?;

@@ -60,19 +60,41 @@ fn rank(verdict: &Verdict) -> u8 {
     }
 }
 
-/// Refuses a pair that cannot work; gives the words on one that may not.
-///
-/// # Errors
-/// Unsupported: it cannot work.
-pub(crate) fn check(drive: &NvmeAddress, memory: &BarMemory) -> Result<Option<Verdict>> {
-    let verdict = verdict(&Topology::system(), drive, memory)?;
-    match &verdict {
-        Some(Verdict::Impossible(reason)) => Err(Error::new(
-            ErrorKind::Unsupported,
-            format!("{drive} cannot write into {}: {reason}", memory.name()),
-        )
-        .remedy(reason.remedy())),
-        _ => Ok(verdict),
+/// A drive and the memory of a function, in one engine.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    verdict: Verdict,
+    /// Both names.
+    what: String,
+}
+
+impl Pair {
+    /// What topology says of them; `None` where it cannot be asked.
+    ///
+    /// # Errors
+    /// As [`verdict`].
+    pub(crate) fn of(drive: &NvmeAddress, memory: &BarMemory) -> Result<Option<Self>> {
+        let verdict = verdict(&Topology::system(), drive, memory)?;
+        let what = || format!("{drive} cannot write into {}", memory.name());
+        Ok(verdict.map(|verdict| Self {
+            verdict,
+            what: what(),
+        }))
+    }
+
+    /// Refuses a pair that cannot work.
+    ///
+    /// # Errors
+    /// Unsupported: it cannot.
+    pub(crate) fn check(&self) -> Result<()> {
+        match &self.verdict {
+            Verdict::Impossible(reason) => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{}: {reason}", self.what),
+            )
+            .remedy(reason.remedy())),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -87,12 +109,15 @@ impl Driver {
         subject: Subject,
         memory: (MemoryId, &WindowMemory),
     ) -> Result<()> {
+        if let Some(pair) = &self.parts.pair {
+            pair.check()?;
+        }
         let mut prober = Prober {
             source: &mut *self.parts.source,
             others: &mut self.completions,
         };
         prove(&mut prober, subject, memory).map_err(|error| match &self.parts.pair {
-            Some(verdict) if error.kind() == ErrorKind::Unsupported => match verdict.reason() {
+            Some(pair) if error.kind() == ErrorKind::Unsupported => match pair.verdict.reason() {
                 Some(reason) => {
                     let what = format!("{} ({reason})", error.what());
                     let named = Error::new(error.kind(), what).remedy(reason.remedy());

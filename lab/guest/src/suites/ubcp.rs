@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use ubio_lab_spec::Machine;
-use ubio_lab_spec::line::{Action, MODEL_WORD};
+use ubio_lab_spec::line::{Action, Line, MODEL_WORD};
 use ubio_lab_spec::machine::{BAR_ADDRESS, BAR_INDEX};
 
 use crate::binding;
@@ -133,17 +133,25 @@ fn into_bar(lab: &mut Lab, options: &[&str]) -> Result<()> {
     let report = load(&source, &bar, &options)?;
     has_digest(&report, &model)?;
     by_route(&report, "vfio", model.len_bytes)?;
-    landed(lab, &report, 0, model.len_bytes)
+    landed(lab, "vfio", &report, 0, model.len_bytes)
 }
 
-/// From outside: the drive's bytes from the BAR's first on, and poison behind them. In place the
-/// last page is read whole; through windows not a byte more than the range is written.
-fn landed(lab: &mut Lab, report: &Value, offset: u64, len_bytes: u64) -> Result<()> {
-    let written = match report["via"].as_str() {
-        Some("in-place") => len_bytes.next_multiple_of(4096),
-        _ => len_bytes,
+/// From outside: the drive's bytes from the BAR's first on, and poison behind the last page of
+/// the load. In place that page is read whole; through windows its rest is zeroed.
+fn landed(lab: &mut Lab, drive: &str, report: &Value, offset: u64, len_bytes: u64) -> Result<()> {
+    let pages = len_bytes.next_multiple_of(4096);
+    let written = if report["via"] == "in-place" {
+        pages
+    } else {
+        len_bytes
     };
-    lab.expect_bar((0, written), ("vfio", 1), offset)?;
+    lab.expect_bar((0, written), (drive, 1), offset)?;
+    if pages > written {
+        lab.talk().say(&Line::Ignore {
+            offset: written,
+            len_bytes: pages - written,
+        })?;
+    }
     lab.ask(Action::CheckBar)
 }
 
@@ -163,7 +171,7 @@ fn ranges_into_bar(lab: &mut Lab) -> Result<()> {
         ensure!(report["verified"] == true, "{}", report["verified"]);
         let wanted = if offset % 4096 == 0 { "in-place" } else { "ub" };
         ensure!(report["via"] == wanted, "{}: {}", at(), report["via"]);
-        landed(lab, &report, offset, len).with_context(at)?;
+        landed(lab, "vfio", &report, offset, len).with_context(at)?;
     }
     Ok(())
 }
@@ -239,17 +247,19 @@ fn range_into_shm(lab: &mut Lab) -> Result<()> {
     Ok(fs::remove_file(whole)?)
 }
 
-/// The kernel does not read into a BAR: refused before anything is read, with the way that
-/// does.
+/// The kernel does not read into a BAR: host windows do for it, and in place is refused.
 fn passthrough_into_bar(lab: &mut Lab) -> Result<()> {
-    let (source, bar) = (passthrough(lab)?, bar()?);
-    let source = format!("{source}?len=4096");
-    refused(
-        ubcp(&[&source, &bar]),
-        &[IO],
-        &["pages", "p2pmem", "vfio-pci"],
-    )?;
-    lab.ask(Action::CheckBar)
+    let (model, source, bar) = (model()?, passthrough(lab)?, bar()?);
+    let source = format!("{source}?len={}", model.len_bytes);
+    let words = ["pages", "vfio-pci", BAR_ADDRESS];
+    let in_place = ubcp(&["--via", "in-place", &source, &bar]);
+    refused(in_place, &[IO], &words)?;
+    lab.ask(Action::CheckBar).context("a refused load")?;
+    let report = load(&source, &bar, &["--digest", "sha256"])?;
+    has_digest(&report, &model)?;
+    by_route(&report, "passthrough", model.len_bytes)?;
+    ensure!(report["via"] == "ub", "{}", report["via"]);
+    landed(lab, "peer", &report, 0, model.len_bytes)
 }
 
 /// It ends with one of these codes, and says all of these words.

@@ -109,9 +109,6 @@ impl Driver {
         subject: Subject,
         memory: (MemoryId, &WindowMemory),
     ) -> Result<()> {
-        if let Some(pair) = &self.parts.pair {
-            pair.check()?;
-        }
         let mut prober = Prober {
             source: &mut *self.parts.source,
             others: &mut self.completions,

@@ -207,6 +207,11 @@ impl Driver {
         plan: &StreamPlan,
         objects: &[ObjectId],
     ) -> Result<MemoryId> {
+        if memory.kind().is_device()
+            && let Some(pair) = &self.parts.pair
+        {
+            pair.check()?;
+        }
         let id = self.parts.source.attach(memory, false)?;
         if memory.kind().is_device()
             && let Some(subject) = subject(plan, objects, |landing| !needs_window(landing))

@@ -1,6 +1,7 @@
-//! Counts the core's instructions for a window, lease to visible, and its allocations; over a
-//! bound it fails. Counts come from callgrind, under which the bench runs itself again; the
-//! driver of `cycle.rs` is counted along.
+//! Counts the core's instructions for a window, lease to visible, and the NVMe driver's for a
+//! command, submitted and completed, and the allocations of both; over a bound it fails.
+//! Counts come from callgrind, under which the bench runs itself again; the drivers of
+//! `cycle.rs` and `nvme.rs` are counted along, a controller's work is not.
 //!
 //! unsafe: a global allocator that counts.
 #![expect(unsafe_code, reason = "GlobalAlloc is an unsafe trait")]
@@ -11,6 +12,7 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ubio_benches::cycle::{Cycle, Shape};
+use ubio_benches::nvme::{self, Loop};
 
 /// Most instructions for a window of 8 commands and 1 piece.
 const MAX_PER_WINDOW: u64 = 5_000;
@@ -24,6 +26,13 @@ const WARM_UP: u32 = 32;
 const WINDOWS: u32 = 100;
 /// Windows of the stream: it neither begins nor ends while it is counted.
 const FILLS: u32 = WARM_UP + WINDOWS + 32;
+
+/// Most instructions for an NVMe command, submit to end.
+const MAX_PER_NVME_COMMAND: u64 = 600;
+/// The same through the engine's source.
+const MAX_PER_SOURCE_COMMAND: u64 = 900;
+/// Queues full of commands, counted after as many that are not: all slots, and the rings' ends.
+const ROUNDS: u32 = 50;
 
 const BASE: Shape = Shape::BASE;
 const MORE_COMMANDS: Shape = Shape {
@@ -77,6 +86,46 @@ fn counted_stream(cycle: &mut Cycle, shape: Shape) {
     cycle.finish();
 }
 
+/// The driver's part of so many commands. Found by callgrind by its name.
+#[inline(never)]
+fn counted_nvme_submit(commands: &mut Loop) {
+    commands.submit();
+}
+
+/// The same.
+#[inline(never)]
+fn counted_nvme_poll(commands: &mut Loop) -> usize {
+    commands.poll()
+}
+
+/// Full queues, one after the other; the controller answers out of what is counted.
+fn nvme_rounds(commands: &mut Loop, counted: bool) {
+    for _ in 0..ROUNDS {
+        if counted {
+            counted_nvme_submit(black_box(commands));
+        } else {
+            commands.submit();
+        }
+        assert_eq!(commands.device().answer(), nvme::DEPTH, "all were sent");
+        let ended = match counted {
+            true => counted_nvme_poll(black_box(commands)),
+            false => commands.poll(),
+        };
+        assert_eq!(ended, nvme::DEPTH as usize, "all have ended");
+    }
+}
+
+/// Allocations of full queues.
+fn nvme_allocations(shape: nvme::Shape) -> u64 {
+    let mut commands = Loop::new(shape);
+    nvme_rounds(&mut commands, false);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    nvme_rounds(&mut commands, false);
+    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    assert!(!commands.lists_were_written(), "PRP lists were made again");
+    allocations
+}
+
 /// Runs what is counted.
 fn run(function: &str, shape: Shape) {
     let mut cycle = Cycle::new(shape);
@@ -99,8 +148,14 @@ fn allocations(shape: Shape) -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed) - before
 }
 
-/// Instructions of one function, by callgrind.
+/// Instructions of one function of the core's bench, by callgrind.
 fn instructions(function: &str, shape: Shape) -> Result<u64, String> {
+    let numbers = [shape.commands, shape.pieces, shape.tuned.into()];
+    counted(function, numbers)
+}
+
+/// Instructions of functions by their name, by callgrind.
+fn counted(function: &str, numbers: [u32; 3]) -> Result<u64, String> {
     let out = std::env::temp_dir().join(format!("ubio-instructions.{}", std::process::id()));
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")
@@ -109,7 +164,7 @@ fn instructions(function: &str, shape: Shape) -> Result<u64, String> {
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(this)
         .args(["--count", function])
-        .args([shape.commands, shape.pieces, shape.tuned.into()].map(|n: u32| n.to_string()))
+        .args(numbers.map(|number| number.to_string()))
         .output()
         .map_err(|error| format!("valgrind: {error}"))?;
     let report = std::fs::read_to_string(&out);
@@ -198,12 +253,63 @@ fn report() -> Result<bool, String> {
     Ok(bounds.iter().all(|holds| *holds))
 }
 
+/// The same of the NVMe driver.
+fn nvme_report() -> Result<bool, String> {
+    println!(
+        "{:<56} {:>8} {:>8}",
+        "NVMe on queues of our own, depth 32", "count", "bound"
+    );
+    let commands = u64::from(ROUNDS * nvme::DEPTH);
+    let mut holds = true;
+    let mut allocations = 0;
+    for (source, way, bound) in [
+        (false, "transport", MAX_PER_NVME_COMMAND),
+        (true, "source", MAX_PER_SOURCE_COMMAND),
+    ] {
+        for (command_bytes, sgl, what) in [
+            (4 << 10, false, "4 KiB"),
+            (128 << 10, false, "128 KiB, PRP list"),
+            (128 << 10, true, "128 KiB, SGL"),
+        ] {
+            let shape = nvme::Shape {
+                command_bytes,
+                sgl,
+                source,
+            };
+            let numbers = [command_bytes, sgl.into(), source.into()];
+            let count = counted("counted_nvme", numbers)?;
+            holds &= line(
+                &format!("instructions, {way}, a command of {what}"),
+                count.div_ceil(commands),
+                bound,
+            );
+            allocations += nvme_allocations(shape);
+        }
+    }
+    holds &= line(
+        &format!("allocations, {commands} commands of each shape"),
+        allocations,
+        0,
+    );
+    Ok(holds)
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [flag, function, commands, pieces, tuned] = arguments.as_slice()
         && flag == "--count"
     {
         let number = |text: &str| text.parse().expect("a count");
+        if function == "counted_nvme" {
+            let mut commands = Loop::new(nvme::Shape {
+                command_bytes: number(commands),
+                sgl: number(pieces) == 1,
+                source: number(tuned) == 1,
+            });
+            nvme_rounds(&mut commands, false);
+            nvme_rounds(&mut commands, true);
+            return ExitCode::SUCCESS;
+        }
         let shape = Shape {
             commands: number(commands),
             pieces: number(pieces),
@@ -216,7 +322,7 @@ fn main() -> ExitCode {
         println!("skipped: valgrind is not installed");
         return ExitCode::SUCCESS;
     }
-    match report() {
+    match report().and_then(|core| Ok(nvme_report()? && core)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

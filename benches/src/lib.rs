@@ -3,3 +3,4 @@
 //! what they share.
 
 pub mod cycle;
+pub mod nvme;

@@ -22,6 +22,7 @@ use crate::pairing::Pair;
 use crate::source::{Completion, FillCommand, MemoryId, Object, Source, Target, Wait, Waker};
 use crate::stats::{Reason, Report, Stalls};
 use crate::sys::claim::Claim;
+use crate::tables;
 use crate::trace::{Activity, Trace};
 use crate::vram::{Vram, VramBuffer, VramDone, VramWork, WindowsId};
 use crate::window::WindowMemory;
@@ -141,8 +142,10 @@ impl Drop for Driver {
 
 impl Driver {
     /// # Errors
-    /// The limits are not the core's.
+    /// InvalidInput: the limits are not the core's. NoSpace: no memory for its tables.
     pub(crate) fn new(parts: Parts, first: [Setting; 2], tuned: bool) -> Result<Self> {
+        let leases = usize::from(parts.limits.windows) + usize::from(parts.limits.tickets);
+        tables::check_engine(leases)?;
         let mut core = Core::new(parts.limits).map_err(|cause| {
             Error::new(ErrorKind::InvalidInput, "engine settings").because(cause)
         })?;
@@ -151,7 +154,6 @@ impl Driver {
         core.set_depth(windows.depth);
         core.set_in_place(in_place);
         core.tune(tuned);
-        let leases = usize::from(parts.limits.windows) + usize::from(parts.limits.tickets);
         let stats = *core.stats();
         let mut reasons = std::collections::BTreeMap::new();
         for &reason in &parts.reasons {

@@ -8,6 +8,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::limits::TABLE_BYTES_PER_TENSOR;
 use crate::plan::{Run, Shape, most_fills};
 
+/// For the ring thread's own tables: streams, windows, commands, two histograms.
+///
+/// # Errors
+/// NoSpace.
+pub(crate) fn check_engine(leases: usize) -> Result<()> {
+    const FIXED_BYTES: usize = 1 << 20;
+    const BYTES_PER_LEASE: usize = 512;
+    check(FIXED_BYTES + leases * BYTES_PER_LEASE)
+}
+
 /// For what is kept for each of so many tensors.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! What the lab's host and guest agree on, each thing in one place.
 //!
-//! [`runs`] is the table of boots, [`machine`] what such a machine has, [`pattern`] what is on
-//! its drives, [`line`] what is said over the serial line. Nothing here does I/O: `xtask` builds
+//! [`mod@runs`] is the table of boots, [`machine`] what such a machine has, [`pattern`] what is on
+//! its drives, [`mod@line`] what is said over the serial line. Nothing here does I/O: `xtask` builds
 //! the machine, `ubio-lab` looks at it from inside, and both ask these tables.
 
 pub mod line;

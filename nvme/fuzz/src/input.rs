@@ -19,11 +19,6 @@ impl Input {
         self.at >= self.bytes.len()
     }
 
-    /// From here on there are only zeroes.
-    pub(super) fn end(&mut self) {
-        self.at = self.bytes.len();
-    }
-
     pub(super) fn byte(&mut self) -> u8 {
         let byte = self.bytes.get(self.at).copied();
         self.at += usize::from(byte.is_some());

@@ -20,6 +20,7 @@ use nvme_sys::register::{ACQ, AQA, ASQ, CC, CSTS, DOORBELLS, GONE};
 use nvme_sys::sqe::SubmissionEntry;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::habits::{Habits, garble};
 use super::input::Input;
 
 /// More questions than any driver asks that does not go round in circles.
@@ -27,100 +28,6 @@ const MOST_CALLS: u64 = 1_000_000;
 /// The clock goes on at least so much with each pause, so that long waits are few looks.
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
 const PAGE: u64 = 4096;
-
-/// How it lies all the time, from the first bytes of the input.
-#[derive(Debug)]
-struct Habits {
-    cap: u64,
-    register_bytes: u64,
-    vectors: u16,
-    /// Runs are of a page each.
-    scattered: bool,
-    /// CSTS.RDY does not follow CC.EN.
-    frozen: Option<bool>,
-    /// Every event request is answered at once.
-    storm: bool,
-    quiesce_fails: bool,
-    /// Memory of commands is not given back.
-    unmap_fails: bool,
-    granted: u32,
-    controller: Vec<u8>,
-    namespace: Vec<u8>,
-}
-
-impl Habits {
-    fn new(input: &mut Input) -> Self {
-        let kinds = input.byte();
-        let timeout = input.byte();
-        let legal = 0x3ff | u64::from(timeout) << 24 | 1 << 37;
-        let cap = match input.byte() {
-            0..160 => legal,
-            160..240 => {
-                let entries = u64::from(input.u16());
-                (legal & !0xffff) | entries | u64::from(input.byte() & 15) << 32
-            }
-            _ => u64::from_le_bytes(input.bytes()),
-        };
-        let rare = input.byte();
-        let bit = |at: u8| rare & at == at;
-        Self {
-            cap,
-            register_bytes: 0x1000 << (1 + (kinds & 7)),
-            vectors: u16::from(kinds >> 3 & 3),
-            scattered: kinds & 0x20 != 0,
-            frozen: bit(0b111).then_some(kinds & 0x40 != 0),
-            storm: bit(0b1000),
-            quiesce_fails: bit(0b11_0000),
-            unmap_fails: bit(0b1010_0000),
-            granted: match input.byte() {
-                0..128 => 0x0003_0003,
-                128..160 => 0,
-                160..192 => u32::MAX,
-                _ => input.u32(),
-            },
-            controller: controller_data(input),
-            namespace: namespace_data(input),
-        }
-    }
-}
-
-fn controller_data(input: &mut Input) -> Vec<u8> {
-    let mut data = vec![0; 4096];
-    data[4..8].copy_from_slice(b"LIAR");
-    // MDTS, ACL, AERL, and SGLs or not.
-    data[77] = input.byte();
-    data[258] = input.byte();
-    data[259] = input.byte();
-    let kinds = input.byte();
-    data[536] = kinds & 3;
-    // Shadow doorbells.
-    data[257] = kinds >> 2 & 1;
-    if kinds > 200 {
-        garble(&mut data, input);
-    }
-    data
-}
-
-fn namespace_data(input: &mut Input) -> Vec<u8> {
-    let mut data = vec![0; 4096];
-    data[..8].copy_from_slice(&1024_u64.to_le_bytes());
-    data[130] = 9;
-    match input.byte() {
-        0..160 => {}
-        160..200 => data[130] = 9 + input.byte() % 8,
-        200..220 => data[..8].copy_from_slice(&input.bytes::<8>()),
-        _ => garble(&mut data, input),
-    }
-    data
-}
-
-/// Puts bytes where fields are.
-fn garble(data: &mut [u8], input: &mut Input) {
-    for _ in 0..input.byte() % 16 {
-        let at = usize::from(input.u16()) % 600;
-        data[at] = input.byte();
-    }
-}
 
 /// A queue pair as the controller knows it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -211,7 +118,7 @@ impl Liar {
 
     /// Honest from here on, but for its habits.
     pub fn calm(&self) {
-        self.brain().input.end();
+        self.brain().input = Input::new(&[]);
     }
 
     /// How often it has said that it stopped, or was kept from memory.
@@ -345,7 +252,7 @@ impl Brain {
         let index = doorbell / stride;
         let queue = u16::try_from(index / 2).ok();
         if let Some(queue) = queue.and_then(|queue| self.queues.get_mut(&queue))
-            && index % 2 == 0
+            && index.is_multiple_of(2)
         {
             queue.tail = u16::try_from(value & 0xffff).expect("16 bits") % queue.entries.max(1);
         }
@@ -514,7 +421,9 @@ impl Brain {
         bytes[14..].copy_from_slice(&entry.status_phase.get().to_le_bytes());
         self.write(address, &bytes);
         if entry.sq_id.get() == queue {
-            let key = (queue, entry.command_id.get(), entry.status());
+            // Code and type of zero are success, whatever the other bits are.
+            let status = Some(entry.status()).filter(|status| status & 0x7ff != 0);
+            let key = (queue, entry.command_id.get(), status.unwrap_or(0));
             *self.written.entry(key).or_default() += 1;
         }
     }
@@ -598,7 +507,7 @@ impl Device for Liar {
             offset + 4 <= brain.habits.register_bytes,
             "beyond the registers"
         );
-        assert!(offset % 4 == 0, "no register");
+        assert!(offset.is_multiple_of(4), "no register");
         let value_wide = u64::from(value);
         match offset {
             _ if brain.gone => {}
@@ -621,7 +530,7 @@ impl Device for Liar {
         let mut brain = self.brain();
         let start = memory.start().as_ptr().addr() as u64;
         assert!(
-            start % PAGE == 0 && memory.len_bytes() % PAGE == 0,
+            start.is_multiple_of(PAGE) && memory.len_bytes().is_multiple_of(PAGE),
             "whole pages"
         );
         if brain.input.byte() >= 252 {

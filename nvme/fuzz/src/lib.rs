@@ -7,5 +7,6 @@
 
 pub mod driver;
 pub mod emulator;
+mod habits;
 mod input;
 pub mod liar;

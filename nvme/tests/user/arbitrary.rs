@@ -11,6 +11,8 @@ use proptest::prelude::*;
     reason = "a module of a library in the fuzz workspace, of a test here"
 )]
 mod driver;
+#[path = "../../fuzz/src/habits.rs"]
+mod habits;
 #[path = "../../fuzz/src/input.rs"]
 mod input;
 #[path = "../../fuzz/src/liar.rs"]

@@ -58,6 +58,7 @@ const ARROWS: [(&str, &[&str]); 11] = [
             "fs-adapter",
             "nvme",
             "nvme-emulator",
+            "nvme-sys",
             "ubio",
             "ubio-core",
             "ubio-testkit",

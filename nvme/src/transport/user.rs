@@ -156,7 +156,8 @@ impl UserTransport {
     }
 
     /// Resets the controller under whatever is in flight, which ends as
-    /// [`Aborted`](IoError::Aborted) when the reset is over.
+    /// [`Aborted`](IoError::Aborted) when the controller has stopped. There is room for commands
+    /// again when it is set up anew.
     pub fn reset(&mut self) {
         self.controller.reset();
     }

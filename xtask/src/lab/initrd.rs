@@ -27,6 +27,8 @@ pub(super) fn build_programs(folder: &Path) -> Result<PathBuf> {
     let mut command = run::cargo();
     command
         .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        // Linking the programs whole takes minutes, and under emulation gains nothing.
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
         // The initrd is read into the guest's memory at every boot.
         .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
         .args([

@@ -1,5 +1,5 @@
 //! Blocks of a namespace as a source, over a controller emulated in the program: what arrives,
-//! what is reported, what is refused. The lab does the same on real drivers.
+//! what is reported, what is refused.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -55,6 +55,11 @@ impl Controller {
         name.to_string_lossy().parse()
     }
 
+    /// The attribute that resets it when it is written.
+    pub(crate) fn reset_path(&self) -> PathBuf {
+        self.folder.join("reset_controller")
+    }
+
     /// Its namespaces that have block devices.
     pub(crate) fn namespaces(&self) -> Result<Vec<Block>> {
         let mut found = Vec::new();

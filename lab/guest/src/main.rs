@@ -3,11 +3,13 @@
 //! It says lines (`ubio-lab-spec`) on standard output and hears the host's answers on standard
 //! input; which serial port that is, the guest's init decides. It knows nothing of QEMU.
 
+mod binding;
 mod case;
 mod devices;
 mod lab;
 mod memory;
 mod pci;
+mod status;
 mod suites;
 mod sys;
 mod talk;

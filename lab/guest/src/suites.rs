@@ -1,7 +1,10 @@
 //! The table of suites. A suite is a file here with one function: machine → cases.
 
 mod boot;
+mod faults;
+mod perf;
 mod perf_fio;
+mod ubcp;
 
 use ubio_lab_spec::Machine;
 
@@ -11,7 +14,13 @@ use crate::case::Case;
 pub(crate) type Suite = fn(&Machine, bool) -> Vec<Case>;
 
 /// A line for each suite; which machines it runs on is in `lab/spec/src/runs.rs`.
-const SUITES: [(&str, Suite); 2] = [("boot", boot::cases), ("perf-fio", perf_fio::cases)];
+const SUITES: [(&str, Suite); 5] = [
+    ("boot", boot::cases),
+    ("faults", faults::cases),
+    ("perf", perf::cases),
+    ("perf-fio", perf_fio::cases),
+    ("ubcp", ubcp::cases),
+];
 
 /// The suite of that name.
 pub(crate) fn find(name: &str) -> Option<Suite> {

@@ -6,6 +6,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+/// The word of the kernel's command line that tells of the model file: `lab.model=LEN,SHA256`.
+pub const MODEL_WORD: &str = "lab.model";
+
 /// How a case ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {

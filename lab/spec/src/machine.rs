@@ -24,6 +24,9 @@ pub struct Machine {
     pub drives: Vec<Drive>,
     /// Size of the BAR.
     pub bar_mib: u64,
+    /// Whether the guest's clock counts instructions, a nanosecond each, instead of time: for
+    /// one processor only.
+    pub counts_instructions: bool,
     /// More words for the kernel's command line; `module.NAME=a=1,b=2` are parameters of a
     /// module that the guest's init loads.
     pub kernel_arguments: Vec<&'static str>,
@@ -57,7 +60,7 @@ pub enum Place {
     Slot(u8),
 }
 
-/// A namespace, filled with the pattern of its [`Seed`].
+/// A namespace, filled with the pattern of its [`Seed`] unless its content says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
     /// Size of its image on the host.
@@ -68,6 +71,30 @@ pub struct Namespace {
     pub metadata: Option<(u16, u8)>,
     /// What fails.
     pub faults: Vec<Fault>,
+    /// What is on it.
+    pub content: Content,
+}
+
+/// What is on a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// The pattern of its seed, everywhere.
+    Pattern,
+    /// A model file from its first byte on, and zeros after it.
+    Model,
+    /// An ext4 file system with these files in its root folder.
+    Ext4(Vec<Stored>),
+}
+
+/// A file: bytes of the pattern of its namespace's seed, so that files differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Its name.
+    pub name: &'static str,
+    /// Where in the pattern its first byte is.
+    pub offset: u64,
+    /// Bytes.
+    pub len_bytes: u64,
 }
 
 /// A block that cannot be transferred: the device reports an error, always.
@@ -104,6 +131,7 @@ impl Machine {
                 Drive::new("vfio", Place::Slot(5)),
             ],
             bar_mib: 64,
+            counts_instructions: false,
             kernel_arguments: Vec::new(),
         }
     }
@@ -128,6 +156,42 @@ impl Machine {
         self
     }
 
+    /// The same machine with one drive more.
+    #[must_use]
+    pub fn also(mut self, drive: Drive) -> Self {
+        self.drives.push(drive);
+        self
+    }
+
+    /// The same machine with these drives only.
+    #[must_use]
+    pub fn only(mut self, drives: Vec<Drive>) -> Self {
+        self.drives = drives;
+        self
+    }
+
+    /// The same machine with these words for the kernel, too.
+    #[must_use]
+    pub fn arguments(mut self, words: &[&'static str]) -> Self {
+        self.kernel_arguments.extend(words);
+        self
+    }
+
+    /// The same machine with one processor and a clock that counts its instructions.
+    #[must_use]
+    pub fn counting(mut self) -> Self {
+        self.counts_instructions = true;
+        self.cores = 1;
+        self
+    }
+
+    /// The same machine with a BAR of another size: a power of two.
+    #[must_use]
+    pub fn bar(mut self, size_mib: u64) -> Self {
+        self.bar_mib = size_mib;
+        self
+    }
+
     /// The drive of that name.
     #[must_use]
     pub fn drive(&self, name: &str) -> Option<&Drive> {
@@ -143,6 +207,13 @@ impl Machine {
         let drive = u16::try_from(index + 1).ok()?;
         let seed = drive << 8 | u16::try_from(namespace).ok()?;
         known.then_some(Seed(seed))
+    }
+
+    /// Whether one of its namespaces holds the model file.
+    #[must_use]
+    pub fn has_model(&self) -> bool {
+        let mut namespaces = self.drives.iter().flat_map(|drive| &drive.namespaces);
+        namespaces.any(|namespace| namespace.content == Content::Model)
     }
 
     /// Size of the BAR.
@@ -224,7 +295,22 @@ impl Namespace {
             block_bytes: 512,
             metadata: None,
             faults: Vec::new(),
+            content: Content::Pattern,
         }
+    }
+
+    /// With a model file.
+    #[must_use]
+    pub fn model(mut self) -> Self {
+        self.content = Content::Model;
+        self
+    }
+
+    /// With a file system that holds these files.
+    #[must_use]
+    pub fn ext4(mut self, files: &[Stored]) -> Self {
+        self.content = Content::Ext4(files.to_vec());
+        self
     }
 
     /// With another block size.

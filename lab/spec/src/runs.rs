@@ -3,7 +3,7 @@
 //! To add a boot, add a line here; to add a suite, also a file in `lab/guest/src/suites/` and a
 //! line in the table there. `lab/README.md` shows it.
 
-use crate::machine::{Drive, Machine, Namespace, Transfer};
+use crate::machine::{Drive, Machine, Namespace, Place, Transfer};
 
 /// One boot.
 #[derive(Clone, Debug)]
@@ -63,6 +63,16 @@ pub fn runs() -> Vec<Run> {
         .about("the machine is as described: drives, pattern, p2pmem, BAR, host actions"),
         Run::new("boot-iommu", "boot", boot_iommu())
             .about("the same behind an IOMMU, with other block sizes, namespaces and faults"),
+        Run::new("faults", "faults", faults())
+            .about("drives that fail, stall, are reset or removed; over passthrough and VFIO"),
+        Run::new("ubcp", "ubcp", ubcp())
+            .about("the program ubcp: a model from a drive into a BAR and into memory"),
+        Run::new("perf", "perf", perf())
+            .with_fio()
+            .about("our transports against fio, round by round"),
+        Run::new("perf-count", "perf", perf().counting())
+            .with_fio()
+            .about("instructions for each command, on a machine whose clock counts them"),
         Run::new("perf-fio", "perf-fio", Machine::standard())
             .with_fio()
             .about("fio io_uring_cmd in the guest: what its NVMe driver reaches here"),
@@ -93,6 +103,43 @@ fn boot_iommu() -> Machine {
             let blocks = Namespace::new(64).blocks(4096);
             drive.namespaces(&[blocks]).mdts(0).throttled()
         })
+}
+
+/// Two drives that fail in the same ways, one for each transport, and one to be removed.
+fn faults() -> Machine {
+    let faulty = Namespace::new(64).fault(80_003, Transfer::Read);
+    let namespaces = [faulty, Namespace::new(16).metadata(8, 1)];
+    Machine::standard()
+        .iommu()
+        .with("peer", |drive| drive.namespaces(&namespaces).throttled())
+        .with("vfio", |drive| drive.namespaces(&namespaces).throttled())
+        .with("outside", Drive::throttled)
+}
+
+/// A model on two drives, one for each transport.
+fn ubcp() -> Machine {
+    let model = Namespace::new(64).model();
+    Machine::standard()
+        .iommu()
+        .with("peer", |drive| {
+            drive.namespaces(std::slice::from_ref(&model))
+        })
+        .with("vfio", |drive| {
+            drive.namespaces(std::slice::from_ref(&model))
+        })
+}
+
+/// Two drives of one kind. The kernel's own DMA passes the IOMMU by, which is best for fio.
+fn perf() -> Machine {
+    let drives = [("kernel", 4), ("vfio", 5)];
+    Machine::standard()
+        .iommu()
+        .only(
+            drives
+                .map(|(name, slot)| Drive::new(name, Place::Slot(slot)))
+                .into(),
+        )
+        .arguments(&["iommu=pt"])
 }
 
 #[cfg(test)]

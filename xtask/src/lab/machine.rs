@@ -1,15 +1,12 @@
-//! A machine of the table as QEMU's arguments, and the files behind its drives.
+//! A machine of the table as QEMU's arguments.
 //!
 //! Knows QEMU's words; whether it runs, and what runs inside, is not known here.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use ubio_lab_spec::{Drive, Fault, Machine, Namespace, Place, Transfer};
-
-use super::verify;
 
 /// The program.
 pub(super) const QEMU: &str = "qemu-system-x86_64";
@@ -34,26 +31,14 @@ impl Files {
     }
 
     /// The file behind a namespace.
-    fn image(&self, drive: &str, nsid: u32) -> PathBuf {
-        self.folder.join(format!("{drive}-{nsid}.img"))
+    pub(super) fn image(&self, drive: &str, nsid: u32) -> PathBuf {
+        self.folder.join(image_name(drive, nsid))
     }
 }
 
-/// Makes the drives' files, each full of its own pattern.
-pub(super) fn make_images(machine: &Machine, files: &Files) -> Result<()> {
-    for drive in &machine.drives {
-        for (nsid, namespace) in drive.numbered() {
-            let path = files.image(drive.name, nsid);
-            let making = || format!("cannot make {}", path.display());
-            let file = File::create(&path).with_context(making)?;
-            let seed = machine
-                .seed(drive.name, nsid)
-                .context("a namespace without a seed")?;
-            file.set_len(namespace.image_bytes()).with_context(making)?;
-            verify::write_pattern(&file, seed, namespace.visible_bytes()).with_context(making)?;
-        }
-    }
-    Ok(())
+/// The name of the file behind a namespace.
+pub(super) fn image_name(drive: &str, nsid: u32) -> String {
+    format!("{drive}-{nsid}.img")
 }
 
 /// The id of a drive's limits, if it has them.
@@ -66,7 +51,12 @@ pub(super) fn arguments(machine: &Machine, files: &Files, words: &[String]) -> V
     let mut list = Arguments::default();
     // Not KVM: where there is one it is often a nested one, and the lab's results must not depend
     // on the machine.
-    list.add("-accel", "tcg,thread=multi");
+    if machine.counts_instructions {
+        list.add("-accel", "tcg,thread=single");
+        list.add("-icount", "shift=0,sleep=off");
+    } else {
+        list.add("-accel", "tcg,thread=multi");
+    }
     list.add("-machine", "q35,kernel-irqchip=off");
     list.add("-cpu", "max");
     list.add("-m", format!("{}M", machine.memory_mib));
@@ -266,6 +256,22 @@ mod tests {
             "{text}"
         );
         assert_eq!(BAR_ADDRESS, "0000:00:06.0");
+        assert!(
+            !text.contains("icount") && text.contains("-smp 2"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_machine_that_counts_has_one_thread_and_one_processor() {
+        let text = joined(&Machine::standard().counting());
+        for part in [
+            "-accel tcg,thread=single",
+            "-icount shift=0,sleep=off",
+            "-smp 1",
+        ] {
+            assert!(text.contains(part), "no `{part}` in {text}");
+        }
     }
 
     #[test]

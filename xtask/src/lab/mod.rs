@@ -6,6 +6,7 @@
 mod actions;
 mod archive;
 mod console;
+mod images;
 mod initrd;
 mod kernel;
 mod machine;
@@ -26,12 +27,13 @@ use crate::suite::Counts;
 use crate::{apt, repo};
 
 /// Programs of the lab, and the Debian packages that have them.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 6] = [
     (machine::QEMU, "qemu-system-x86"),
     ("depmod", "kmod"),
     ("xz", "xz-utils"),
     ("fio", "fio"),
     ("setpriv", "util-linux"),
+    ("mke2fs", "e2fsprogs"),
 ];
 
 /// How often a run is booted where the emulator is to blame for its end.
@@ -242,6 +244,9 @@ impl Boot<'_> {
         let log = repo::scratch("logs")?.join(format!("lab-{}.log", run.name));
         let mut words = vec![format!("lab.run={}", run.name)];
         words.extend(args.case.as_ref().map(|case| format!("lab.case={case}")));
+        if run.machine.has_model() {
+            words.push(images::model_word()?);
+        }
         words.extend(args.full.then(|| "lab.full=1".into()));
         let outcome = session::boot(run, &files, &words, &log, say)
             .with_context(|| format!("run {}", run.name))?;

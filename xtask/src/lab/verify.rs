@@ -5,12 +5,14 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use ubio_lab_spec::line::Line;
 use ubio_lab_spec::pattern::{self, POISON, Seed};
-use ubio_lab_spec::{Machine, line};
+use ubio_lab_spec::{Content, Machine, line};
+
+use super::machine::image_name;
 
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -27,14 +29,24 @@ struct Claim {
 #[derive(Clone, Debug)]
 struct Held {
     source: String,
-    seed: Seed,
+    bytes: Bytes,
     offset: u64,
+}
+
+/// What a namespace holds.
+#[derive(Clone, Debug)]
+enum Bytes {
+    Pattern(Seed),
+    /// What is in its image.
+    Image(PathBuf),
 }
 
 /// The file and what is claimed about it.
 #[derive(Debug)]
 pub(super) struct Bar {
     file: File,
+    /// Where the drives' images lie, too.
+    folder: PathBuf,
     len_bytes: u64,
     claims: Vec<Claim>,
 }
@@ -51,6 +63,7 @@ impl Bar {
         file.set_len(len_bytes)?;
         let bar = Self {
             file,
+            folder: path.parent().unwrap_or(path).to_path_buf(),
             len_bytes,
             claims: Vec::new(),
         };
@@ -59,7 +72,7 @@ impl Bar {
     }
 
     fn poison(&self) -> Result<()> {
-        write_pattern(&self.file, POISON, self.len_bytes).context("cannot poison the BAR's file")
+        write_pattern(&self.file, POISON, 0, self.len_bytes).context("cannot poison the BAR's file")
     }
 
     /// Notes an `expect` or `ignore` line of the guest's.
@@ -84,10 +97,18 @@ impl Bar {
             } => {
                 let known = machine.seed(drive, *namespace);
                 let seed = known.with_context(|| format!("`{claim}` names no known drive"))?;
+                let content = machine
+                    .drive(drive)
+                    .and_then(|drive| drive.namespaces.get(*namespace as usize - 1))
+                    .map(|namespace| &namespace.content);
+                let bytes = match content {
+                    Some(Content::Pattern) | None => Bytes::Pattern(seed),
+                    Some(_) => Bytes::Image(self.folder.join(image_name(drive, *namespace))),
+                };
                 let source = format!("{drive}/{namespace}");
                 Some(Held {
                     source,
-                    seed,
+                    bytes,
                     offset: *drive_offset,
                 })
             }
@@ -110,7 +131,7 @@ impl Bar {
             );
             self.untouched(done, claim.start)?;
             if let Some(held) = &claim.holds {
-                self.compare(claim.start, claim.end, held.seed, held.offset)
+                self.compare(claim.start, claim.end, &held.bytes, held.offset)
                     .with_context(|| format!("what {} should have brought", held.source))?;
             }
             done = claim.end;
@@ -127,12 +148,12 @@ impl Bar {
     }
 
     fn untouched(&self, start: u64, end: u64) -> Result<()> {
-        self.compare(start, end, POISON, start)
+        self.compare(start, end, &Bytes::Pattern(POISON), start)
             .context("written to outside of what was claimed")
     }
 
-    /// The file's bytes `start..end` against the pattern from `offset` on.
-    fn compare(&self, start: u64, end: u64, seed: Seed, offset: u64) -> Result<()> {
+    /// The file's bytes `start..end` against what is expected there, from its `offset` on.
+    fn compare(&self, start: u64, end: u64, wanted: &Bytes, offset: u64) -> Result<()> {
         let mut buffer = vec![0; CHUNK_BYTES];
         let mut at = start;
         while at < end {
@@ -143,28 +164,46 @@ impl Bar {
             self.file
                 .read_exact_at(bytes, at)
                 .context("cannot read the BAR's file")?;
-            pattern::check(seed, offset + (at - start), bytes).map_err(|mismatch| {
-                let place = at + mismatch.index as u64;
-                anyhow::anyhow!(
-                    "the BAR's byte {place:#x}: {}",
-                    line::one_line(&mismatch.to_string())
-                )
-            })?;
+            let from = offset + (at - start);
+            let wrong = match wanted {
+                Bytes::Pattern(seed) => pattern::check(*seed, from, bytes)
+                    .map_err(|mismatch| (mismatch.index, mismatch.to_string()))
+                    .err(),
+                Bytes::Image(path) => differs(path, from, bytes)?,
+            };
+            if let Some((index, what)) = wrong {
+                let place = at + index as u64;
+                bail!("the BAR's byte {place:#x}: {}", line::one_line(&what));
+            }
             at += len as u64;
         }
         Ok(())
     }
 }
 
-/// Fills a file's first bytes with a pattern.
-pub(super) fn write_pattern(file: &File, seed: Seed, len_bytes: u64) -> Result<()> {
+/// The first byte that is not an image's from `offset` on, and words for it.
+fn differs(image: &Path, offset: u64, bytes: &[u8]) -> Result<Option<(usize, String)>> {
+    let mut wanted = vec![0; bytes.len()];
+    File::open(image)
+        .and_then(|file| file.read_exact_at(&mut wanted, offset))
+        .with_context(|| format!("cannot read {}", image.display()))?;
+    let mut pairs = wanted.iter().zip(bytes);
+    let index = pairs.position(|(wanted, found)| wanted != found);
+    Ok(index.map(|index| {
+        let place = offset + index as u64;
+        (index, format!("not the drive's at {place:#x}"))
+    }))
+}
+
+/// Fills a file's first bytes with a pattern's from `offset` on.
+pub(super) fn write_pattern(file: &File, seed: Seed, offset: u64, len_bytes: u64) -> Result<()> {
     let mut buffer = vec![0; CHUNK_BYTES];
     let mut at = 0;
     while at < len_bytes {
         let len = usize::try_from(len_bytes - at)
             .unwrap_or(CHUNK_BYTES)
             .min(CHUNK_BYTES);
-        pattern::fill(seed, at, &mut buffer[..len]);
+        pattern::fill(seed, offset + at, &mut buffer[..len]);
         file.write_all_at(&buffer[..len], at)?;
         at += len as u64;
     }
@@ -252,6 +291,29 @@ mod tests {
         land(&long, 0, 4097, 0);
         claim(&mut long, "expect bar 0 4096 peer/1 0").unwrap();
         assert!(said(long.check()).contains("0x1000:"));
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_compared_with_the_drives_image() {
+        let folder = std::env::temp_dir().join(format!("xtask-image-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut bar = Bar::create(&folder.join("bar"), LEN).unwrap();
+        let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(3 << 20).collect();
+        std::fs::write(folder.join("peer-1.img"), &bytes).unwrap();
+        let model = ubio_lab_spec::Namespace::new(3).model();
+        let machine = Machine::standard().with("peer", |drive| drive.namespaces(&[model]));
+        let text = "expect bar 512 1500000 peer/1 777";
+        bar.claim(&machine, &text.parse().unwrap()).unwrap();
+        assert!(said(bar.check()).contains("0x200: not the drive's at 0x309"));
+        bar.file.write_all_at(&bytes[777..1_500_777], 512).unwrap();
+        bar.check().unwrap();
+        bar.file.write_all_at(&[0; 2], 512 + 1_400_000).unwrap();
+        let error = said(bar.check());
+        assert!(
+            error.contains("peer/1") && error.contains("not the drive's"),
+            "{error}"
+        );
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

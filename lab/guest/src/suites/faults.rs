@@ -1,0 +1,225 @@
+//! Suite `faults`: what the engine does when drives fail, stall, are reset or go away; over the
+//! kernel's passthrough and over queues of our own.
+//!
+//! In every case: what is loaded is the drive's bytes (I1), no window is used again before its
+//! command came back (I2), every load ends once (I3), and retries are counted (I6). Knows
+//! windows only by what the engine reports.
+
+mod gone;
+mod late;
+mod refused;
+mod reset;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use ubio::source::nvme::{NvmeAddress, NvmeOptions};
+use ubio::stats::Report;
+use ubio::{Engine, ErrorKind, RawLoad, RawLoaded, RawRequest};
+use ubio_lab_spec::line::Action;
+use ubio_lab_spec::{Machine, pattern};
+
+use crate::binding;
+use crate::case::Case;
+use crate::lab::Lab;
+
+const MIB: u64 = 1 << 20;
+const WINDOW_BYTES: u32 = 1 << 20;
+
+/// How a drive is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Passthrough,
+    Vfio,
+}
+
+const WAYS: [Way; 2] = [Way::Passthrough, Way::Vfio];
+
+impl Way {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Passthrough => "passthrough",
+            Self::Vfio => "vfio",
+        }
+    }
+
+    /// The drive that is for this way; both have the same namespaces, faults and limits.
+    fn drive(self) -> &'static str {
+        match self {
+            Self::Passthrough => "peer",
+            Self::Vfio => "vfio",
+        }
+    }
+
+    /// A namespace's address, with the drive given to the driver that this way needs.
+    fn address(self, lab: &Lab, drive: &str, nsid: u32) -> Result<NvmeAddress> {
+        match self {
+            Self::Passthrough => {
+                let path = lab.controller(drive)?.namespace(nsid)?.passthrough_path();
+                Ok(NvmeAddress::Passthrough(path))
+            }
+            Self::Vfio => {
+                let function = lab.address(drive)?;
+                binding::give_to(function, "vfio-pci")?;
+                Ok(NvmeAddress::Vfio {
+                    function: function.to_string().parse()?,
+                    namespace: nsid,
+                })
+            }
+        }
+    }
+}
+
+pub(super) fn cases(_: &Machine, full: bool) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for way in WAYS {
+        let mut add = |name: &str, body: fn(&mut Lab, Way) -> Result<()>| {
+            let name = format!("{}/{name}", way.word());
+            cases.push(Case::new(name, move |lab| body(lab, way)));
+        };
+        add("media-error", refused::media_error);
+        add("metadata-refused", refused::metadata);
+        add("beyond-the-end", refused::beyond_the_end);
+        add("late/one-window", late::one_window);
+        add("late/two-windows", late::two_windows);
+        add("late/dropped", late::dropped);
+        match way {
+            Way::Passthrough => add("reset-under-load", reset::by_sysfs),
+            Way::Vfio => {
+                add("reset/by-deadline", reset::by_deadline);
+                add("reset/each-ends-once", reset::each_ends_once);
+            }
+        }
+    }
+    let rounds = if full { 10 } else { 2 };
+    for way in WAYS {
+        let name = format!("{}/removed-under-load", way.word());
+        cases.push(Case::new(name, move |lab| gone::removed(lab, way, rounds)));
+    }
+    cases
+}
+
+/// An engine over a drive of the lab.
+struct Bench {
+    engine: Engine,
+    drive: &'static str,
+    seed: pattern::Seed,
+}
+
+impl Bench {
+    /// Namespace 1 of the drive that is for this way.
+    fn open(lab: &Lab, way: Way, windows: u16, deadline: Duration) -> Result<Self> {
+        Self::of(lab, (way, way.drive()), windows, deadline)
+    }
+
+    fn of(
+        lab: &Lab,
+        (way, drive): (Way, &'static str),
+        windows: u16,
+        deadline: Duration,
+    ) -> Result<Self> {
+        let address = way.address(lab, drive, 1)?;
+        Ok(Self {
+            engine: open(address, windows, deadline)?,
+            drive,
+            seed: lab.seed(drive, 1)?,
+        })
+    }
+
+    fn start(&self, offset: u64, len_bytes: u64) -> Result<RawLoad> {
+        let request = RawRequest {
+            offset,
+            len_bytes,
+            ..RawRequest::default()
+        };
+        Ok(self.engine.read_raw(request)?)
+    }
+
+    /// The load ended well, and has the drive's bytes (I1).
+    fn whole(&self, offset: u64, loaded: &RawLoaded) -> Result<()> {
+        let bytes = loaded.bytes().context("the load is not in host memory")?;
+        ensure!(bytes.len() as u64 == loaded.len_bytes(), "a short load");
+        pattern::check(self.seed, offset, bytes)
+            .with_context(|| format!("{} from byte {offset}", self.drive))
+    }
+
+    fn load(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        let loaded = self.start(offset, len_bytes)?.wait()?;
+        self.whole(offset, &loaded)
+    }
+
+    fn report(&self) -> Result<Report> {
+        let report = self.engine.take_report()?;
+        let stale = report.stale_completions;
+        ensure!(stale == 0, "{stale} completions of nothing in flight");
+        Ok(report)
+    }
+
+    /// While the drive takes no more bytes, does `body`; then lifts the limit, however that went:
+    /// the next case is to begin with a drive that answers. `body` may lift it, too. What waits
+    /// already goes on after `span` and no sooner: QEMU looks at a new limit only then.
+    fn stalled(
+        &self,
+        lab: &mut Lab,
+        span: Duration,
+        body: impl FnOnce(&Self, &mut Lab) -> Result<()>,
+    ) -> Result<()> {
+        const FIRST_BYTES: u64 = 64 << 10;
+        lab.ask(Action::Throttle {
+            drive: self.drive.into(),
+            bytes_per_s: FIRST_BYTES / span.as_secs(),
+        })?;
+        // The first command passes, and uses up what the limit allows for the time.
+        let first = self.load(0, FIRST_BYTES);
+        let outcome = first.and_then(|()| body(self, lab));
+        self.unstall(lab).and(outcome)
+    }
+
+    fn unstall(&self, lab: &mut Lab) -> Result<()> {
+        let drive = self.drive.into();
+        lab.ask(Action::Unthrottle { drive })
+    }
+}
+
+fn open(address: NvmeAddress, windows: u16, deadline: Duration) -> Result<Engine> {
+    let options = NvmeOptions {
+        deadline,
+        ..NvmeOptions::default()
+    };
+    let builder = Engine::builder()
+        .windows(windows)
+        .window_bytes(WINDOW_BYTES)
+        // More commands than one window has: what one load leaves with the drive must not keep
+        // the next one from sending its own.
+        .depth(32)
+        .workers(1)
+        .adaptive(false);
+    Ok(builder.nvme(address, options).open()?)
+}
+
+/// The load fails with that kind, not before `from` and soon after; gives what it says.
+fn fails(load: RawLoad, kind: ErrorKind, from: Duration) -> Result<String> {
+    /// What a busy host may take to run a guest's thread.
+    const SLACK: Duration = Duration::from_secs(3);
+    let started = Instant::now();
+    match load.wait() {
+        Ok(_) => bail!("the load succeeded"),
+        Err(error) => {
+            let took = started.elapsed();
+            ensure!(error.kind() == kind, "{:?}: {error}", error.kind());
+            // Clocks of two threads, read one after the other.
+            let early = took + Duration::from_millis(50) < from;
+            ensure!(!early && took < from + SLACK, "after {took:?}: {error}");
+            ensure!(error.advice().is_some(), "no remedy: {error}");
+            Ok(error.to_string())
+        }
+    }
+}
+
+/// What an error says, all of these.
+fn says(error: &str, words: &[&str]) -> Result<()> {
+    for word in words {
+        ensure!(error.contains(word), "nothing of `{word}` in: {error}");
+    }
+    Ok(())
+}

@@ -10,5 +10,5 @@ pub mod pattern;
 pub mod runs;
 
 pub use self::line::{Action, Line, Verdict};
-pub use self::machine::{Drive, Fault, Machine, Namespace, Place, Transfer};
+pub use self::machine::{Content, Drive, Fault, Machine, Namespace, Place, Stored, Transfer};
 pub use self::runs::{Run, find, runs};

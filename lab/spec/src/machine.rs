@@ -57,7 +57,7 @@ pub enum Place {
     Slot(u8),
 }
 
-/// A namespace, filled with the pattern of its [`Seed`].
+/// A namespace, filled with the pattern of its [`Seed`] unless its content says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
     /// Size of its image on the host.
@@ -68,6 +68,28 @@ pub struct Namespace {
     pub metadata: Option<(u16, u8)>,
     /// What fails.
     pub faults: Vec<Fault>,
+    /// What is on it.
+    pub content: Content,
+}
+
+/// What is on a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// The pattern of its seed, everywhere.
+    Pattern,
+    /// An ext4 file system with these files in its root folder.
+    Ext4(Vec<Stored>),
+}
+
+/// A file: bytes of the pattern of its namespace's seed, so that files differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Its name.
+    pub name: &'static str,
+    /// Where in the pattern its first byte is.
+    pub offset: u64,
+    /// Bytes.
+    pub len_bytes: u64,
 }
 
 /// A block that cannot be transferred: the device reports an error, always.
@@ -125,6 +147,20 @@ impl Machine {
         let index = index.expect("the table names a drive that its machine has");
         let changed = change(self.drives[index].clone());
         self.drives[index] = changed;
+        self
+    }
+
+    /// The same machine with one drive more.
+    #[must_use]
+    pub fn also(mut self, drive: Drive) -> Self {
+        self.drives.push(drive);
+        self
+    }
+
+    /// The same machine with a BAR of another size: a power of two.
+    #[must_use]
+    pub fn bar(mut self, size_mib: u64) -> Self {
+        self.bar_mib = size_mib;
         self
     }
 
@@ -224,7 +260,15 @@ impl Namespace {
             block_bytes: 512,
             metadata: None,
             faults: Vec::new(),
+            content: Content::Pattern,
         }
+    }
+
+    /// With a file system that holds these files.
+    #[must_use]
+    pub fn ext4(mut self, files: &[Stored]) -> Self {
+        self.content = Content::Ext4(files.to_vec());
+        self
     }
 
     /// With another block size.

@@ -1,15 +1,12 @@
-//! A machine of the table as QEMU's arguments, and the files behind its drives.
+//! A machine of the table as QEMU's arguments.
 //!
 //! Knows QEMU's words; whether it runs, and what runs inside, is not known here.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use ubio_lab_spec::{Drive, Fault, Machine, Namespace, Place, Transfer};
-
-use super::verify;
 
 /// The program.
 pub(super) const QEMU: &str = "qemu-system-x86_64";
@@ -34,26 +31,9 @@ impl Files {
     }
 
     /// The file behind a namespace.
-    fn image(&self, drive: &str, nsid: u32) -> PathBuf {
+    pub(super) fn image(&self, drive: &str, nsid: u32) -> PathBuf {
         self.folder.join(format!("{drive}-{nsid}.img"))
     }
-}
-
-/// Makes the drives' files, each full of its own pattern.
-pub(super) fn make_images(machine: &Machine, files: &Files) -> Result<()> {
-    for drive in &machine.drives {
-        for (nsid, namespace) in drive.numbered() {
-            let path = files.image(drive.name, nsid);
-            let making = || format!("cannot make {}", path.display());
-            let file = File::create(&path).with_context(making)?;
-            let seed = machine
-                .seed(drive.name, nsid)
-                .context("a namespace without a seed")?;
-            file.set_len(namespace.image_bytes()).with_context(making)?;
-            verify::write_pattern(&file, seed, namespace.visible_bytes()).with_context(making)?;
-        }
-    }
-    Ok(())
 }
 
 /// The id of a drive's limits, if it has them.

@@ -6,6 +6,7 @@
 mod actions;
 mod archive;
 mod console;
+mod images;
 mod initrd;
 mod kernel;
 mod machine;
@@ -26,12 +27,13 @@ use crate::suite::Counts;
 use crate::{apt, repo};
 
 /// Programs of the lab, and the Debian packages that have them.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 6] = [
     (machine::QEMU, "qemu-system-x86"),
     ("depmod", "kmod"),
     ("xz", "xz-utils"),
     ("fio", "fio"),
     ("setpriv", "util-linux"),
+    ("mke2fs", "e2fsprogs"),
 ];
 
 /// How often a run is booted where the emulator is to blame for its end.

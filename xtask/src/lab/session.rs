@@ -18,6 +18,7 @@ use ubio_lab_spec::line::{Answer, Line};
 
 use super::actions;
 use super::console::{Heard, Outcome, Watch};
+use super::images;
 use super::machine::{self, Files, QEMU};
 use super::qmp::Qmp;
 use super::verify::Bar;
@@ -66,7 +67,7 @@ pub(super) fn boot(
         file,
         started: Instant::now(),
     };
-    machine::make_images(&run.machine, files)?;
+    images::make(&run.machine, files)?;
     let mut bar = Bar::create(&files.bar(), run.machine.bar_bytes())?;
     let (events, heard) = channel();
     let (mut qemu, connections) = start(run, files, words, &mut log, &events)?;

@@ -59,7 +59,7 @@ impl Bar {
     }
 
     fn poison(&self) -> Result<()> {
-        write_pattern(&self.file, POISON, self.len_bytes).context("cannot poison the BAR's file")
+        write_pattern(&self.file, POISON, 0, self.len_bytes).context("cannot poison the BAR's file")
     }
 
     /// Notes an `expect` or `ignore` line of the guest's.
@@ -156,15 +156,15 @@ impl Bar {
     }
 }
 
-/// Fills a file's first bytes with a pattern.
-pub(super) fn write_pattern(file: &File, seed: Seed, len_bytes: u64) -> Result<()> {
+/// Fills a file's first bytes with a pattern's from `offset` on.
+pub(super) fn write_pattern(file: &File, seed: Seed, offset: u64, len_bytes: u64) -> Result<()> {
     let mut buffer = vec![0; CHUNK_BYTES];
     let mut at = 0;
     while at < len_bytes {
         let len = usize::try_from(len_bytes - at)
             .unwrap_or(CHUNK_BYTES)
             .min(CHUNK_BYTES);
-        pattern::fill(seed, at, &mut buffer[..len]);
+        pattern::fill(seed, offset + at, &mut buffer[..len]);
         file.write_all_at(&buffer[..len], at)?;
         at += len as u64;
     }

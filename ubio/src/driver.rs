@@ -18,10 +18,10 @@ use ubio_core::{
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::load::{LentFill, Returns, Shared, engine_gone, lend_window};
+use crate::pairing::Pair;
 use crate::source::{Completion, FillCommand, MemoryId, Object, Source, Target, Wait, Waker};
 use crate::stats::{Reason, Report, Stalls};
 use crate::sys::claim::Claim;
-use crate::topology::Verdict;
 use crate::trace::{Activity, Trace};
 use crate::vram::{Vram, VramBuffer, VramDone, VramWork, WindowsId};
 use crate::window::WindowMemory;
@@ -85,8 +85,8 @@ pub(crate) struct Parts {
     pub(crate) control: Receiver<Control>,
     pub(crate) traced: bool,
     pub(crate) reasons: Vec<Reason>,
-    /// What topology says of the drive and the memory of a function, if there are two.
-    pub(crate) pair: Option<Verdict>,
+    /// The memory of a function that is used, if there is any.
+    pub(crate) pair: Option<Pair>,
     /// How long a load waits for one command.
     pub(crate) deadline: Option<Nanos>,
 }

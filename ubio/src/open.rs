@@ -261,10 +261,10 @@ pub(crate) fn open_parts(
     let (mut source, reader, mut reasons) = open_source(settings, &limits, &workers)?;
     limits.depth = limits.depth.min(source.limits().depth);
     limits.command_bytes = limits.command_bytes.min(source.limits().command_bytes);
-    let pair = match (&settings.nvme, &settings.bar) {
-        (Some((drive, _)), Some(memory)) => pairing::check(drive, memory)?,
-        _ => None,
-    };
+    let drive = settings.nvme.as_ref().map(|(drive, _)| drive);
+    let memory = settings.bar.as_ref();
+    let pair = memory.map(|memory| pairing::check(drive, memory));
+    let pair = pair.transpose()?;
     let windows = window_memory(settings)?;
     let on_host = windows.kind() == MemoryKind::Host;
     let window_memory = source.attach(&windows, on_host)?;

@@ -8,8 +8,8 @@ use crate::driver::Driver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::MemoryId;
 use crate::source::nvme::NvmeAddress;
+use crate::topology::{P2pReason, PeerMemory, Verdict, p2p_verdict};
 use crate::topology::{PciAddress, Topology};
-use crate::topology::{PeerMemory, Verdict, p2p_verdict};
 use crate::vram::bar::BarMemory;
 use crate::window::WindowMemory;
 
@@ -65,20 +65,48 @@ fn rank(verdict: &Verdict) -> u8 {
     }
 }
 
-/// Refuses a pair that cannot work; gives the words on one that may not.
+/// Memory of a function, and what topology says of the drive that is to write into it.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    memory: String,
+    /// `None` where nothing is known: files may lie anywhere.
+    verdict: Option<Verdict>,
+}
+
+impl Pair {
+    /// An error of the canary with the memory's name, and with what topology knew before.
+    fn named(&self, error: &Error) -> Error {
+        let reason = self.verdict.as_ref().and_then(Verdict::reason);
+        let what = match reason {
+            Some(reason) => format!("{}: {} ({reason})", self.memory, error.what()),
+            None => format!("{}: {}", self.memory, error.what()),
+        };
+        let mut named = Error::new(error.kind(), what);
+        if let Some(remedy) = reason.map(P2pReason::remedy).or(error.advice()) {
+            named = named.remedy(remedy);
+        }
+        match std::error::Error::source(error) {
+            Some(cause) => named.because(cause.to_string()),
+            None => named,
+        }
+    }
+}
+
+/// Refuses a pair that cannot work; gives what is known of the others.
 ///
 /// # Errors
 /// Unsupported: it cannot work.
-pub(crate) fn check(drive: &NvmeAddress, memory: &BarMemory) -> Result<Option<Verdict>> {
-    let verdict = verdict(&Topology::system(), drive, memory)?;
-    match &verdict {
-        Some(Verdict::Impossible(reason)) => Err(Error::new(
-            ErrorKind::Unsupported,
-            format!("{drive} cannot write into {}: {reason}", memory.name()),
-        )
-        .remedy(reason.remedy())),
-        _ => Ok(verdict),
+pub(crate) fn check(drive: Option<&NvmeAddress>, memory: &BarMemory) -> Result<Pair> {
+    let known = drive.map(|drive| verdict(&Topology::system(), drive, memory));
+    let verdict = known.transpose()?.flatten();
+    if let (Some(drive), Some(Verdict::Impossible(reason))) = (drive, &verdict) {
+        let what = format!("{drive} cannot write into {}: {reason}", memory.name());
+        return Err(Error::new(ErrorKind::Unsupported, what).remedy(reason.remedy()));
     }
+    Ok(Pair {
+        memory: memory.name().to_owned(),
+        verdict,
+    })
 }
 
 impl Driver {
@@ -86,7 +114,7 @@ impl Driver {
     /// that lands there.
     ///
     /// # Errors
-    /// It does not: the pair is refused and named.
+    /// It does not: the memory is named, and what is known against it.
     pub(crate) fn prove_pair(
         &mut self,
         subject: Subject,
@@ -96,19 +124,10 @@ impl Driver {
             source: &mut *self.parts.source,
             others: &mut self.completions,
         };
-        prove(&mut prober, subject, memory).map_err(|error| match &self.parts.pair {
-            Some(verdict) if error.kind() == ErrorKind::Unsupported => match verdict.reason() {
-                Some(reason) => {
-                    let what = format!("{} ({reason})", error.what());
-                    let named = Error::new(error.kind(), what).remedy(reason.remedy());
-                    match std::error::Error::source(&error) {
-                        Some(cause) => named.because(cause.to_string()),
-                        None => named,
-                    }
-                }
-                None => error,
-            },
-            _ => error,
+        let proven = prove(&mut prober, subject, memory);
+        proven.map_err(|error| match &self.parts.pair {
+            Some(pair) => pair.named(&error),
+            None => error,
         })
     }
 }
@@ -116,4 +135,30 @@ impl Driver {
 /// Whether a fill of this landing goes through a window.
 pub(crate) fn needs_window(landing: Landing) -> bool {
     matches!(landing, Landing::Window | Landing::Lent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_memory_and_what_was_known_before() {
+        let found = Error::new(ErrorKind::Unsupported, "it did not land").remedy("move it");
+        let mut pair = Pair {
+            memory: "bar:0000:00:06.0/2".into(),
+            verdict: None,
+        };
+        let said = pair.named(&found).to_string();
+        assert_eq!(said, "bar:0000:00:06.0/2: it did not land; move it");
+        let reason = P2pReason::IommuTranslates;
+        pair.verdict = Some(Verdict::Unknown(reason.clone()));
+        let named = pair.named(&found.because("errno"));
+        assert_eq!(named.kind(), ErrorKind::Unsupported);
+        let said = named.to_string();
+        assert!(said.contains("did not land (an IOMMU translates"), "{said}");
+        assert!(
+            said.ends_with(&format!(": errno; {}", reason.remedy())),
+            "{said}"
+        );
+    }
 }

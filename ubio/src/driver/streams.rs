@@ -104,10 +104,14 @@ impl Driver {
                 }
             }
         }
-        let plan = &open.plan;
-        let proven = self.prove_windows(plan, &objects);
+        let opening = Opening {
+            plan: &open.plan,
+            objects: &objects,
+            origin: &open.origin,
+        };
+        let proven = self.prove_windows(opening);
         let adopted = proven.and_then(|()| {
-            let adopted = open.buffer.map(|buffer| self.adopt(buffer, plan, &objects));
+            let adopted = open.buffer.map(|buffer| self.adopt(buffer, opening));
             adopted.transpose()
         });
         let destination = match adopted {
@@ -158,13 +162,14 @@ impl Driver {
     }
 
     /// Windows that are a device's are proven by the first stream that uses them.
-    fn prove_windows(&mut self, plan: &StreamPlan, objects: &[ObjectId]) -> Result<()> {
+    fn prove_windows(&mut self, opening: Opening<'_>) -> Result<()> {
         if self.windows_proven {
             return Ok(());
         }
-        if let Some(subject) = subject(plan, objects, needs_window) {
+        if let Some((subject, object)) = opening.subject(needs_window) {
             let windows = self.parts.windows.clone();
-            self.prove_pair(subject, (self.parts.window_memory, &windows))?;
+            self.prove_pair(subject, (self.parts.window_memory, &windows))
+                .map_err(|error| opening.origin.at(object, error))?;
             self.windows_proven = true;
         }
         Ok(())
@@ -173,18 +178,17 @@ impl Driver {
     fn adopt(
         &mut self,
         buffer: VramBuffer,
-        plan: &StreamPlan,
-        objects: &[ObjectId],
+        opening: Opening<'_>,
     ) -> Result<(BufferId, Option<MemoryId>)> {
         let id = self.parts.vram.adopt(buffer)?;
         let without_window = |landing| matches!(landing, Landing::Destination | Landing::Scatter);
-        let mut fills = plan.fills.iter();
+        let mut fills = opening.plan.fills.iter();
         if !fills.any(|fill| fill.landings().any(without_window)) {
             return Ok((id, None));
         }
         let memory = match self.parts.vram.in_place(id) {
             // Not registered: pinning a whole destination at once would fault it in at once.
-            Some(memory) => self.attach_proven(&memory, plan, objects),
+            Some(memory) => self.attach_proven(&memory, opening),
             None => Err(Error::new(
                 ErrorKind::Unsupported,
                 "this destination cannot be filled by this source",
@@ -201,22 +205,17 @@ impl Driver {
     }
 
     /// A destination as a target of the source, proven where it is a device's.
-    fn attach_proven(
-        &mut self,
-        memory: &WindowMemory,
-        plan: &StreamPlan,
-        objects: &[ObjectId],
-    ) -> Result<MemoryId> {
+    fn attach_proven(&mut self, memory: &WindowMemory, opening: Opening<'_>) -> Result<MemoryId> {
         let id = self.parts.source.attach(memory, false)?;
         if memory.kind().is_device()
-            && let Some(subject) = subject(plan, objects, |landing| !needs_window(landing))
+            && let Some((subject, object)) = opening.subject(|landing| !needs_window(landing))
             && let Err(error) = self.prove_pair(subject, (id, memory))
         {
             // After a timeout the device may still write it.
             if error.kind() != ErrorKind::Timeout {
                 self.parts.source.detach(id);
             }
-            return Err(error);
+            return Err(opening.origin.at(object, error));
         }
         Ok(id)
     }
@@ -271,19 +270,27 @@ impl Driver {
     }
 }
 
-/// What a plan's first fill of a landing reads.
-fn subject(
-    plan: &StreamPlan,
-    objects: &[ObjectId],
-    lands: impl Fn(Landing) -> bool,
-) -> Option<Subject> {
-    let fill = plan.fills.iter().find(|fill| lands(fill.landing))?;
-    Some(Subject {
-        object: objects[fill.object.0 as usize],
-        route: fill.route,
-        offset: fill.offset,
-        len: fill.len,
-    })
+/// A stream that is being opened.
+#[derive(Clone, Copy)]
+struct Opening<'a> {
+    plan: &'a StreamPlan,
+    /// As the source knows them.
+    objects: &'a [ObjectId],
+    origin: &'a Origin,
+}
+
+impl Opening<'_> {
+    /// What the plan's first fill of a landing reads, and which of the plan's objects that is.
+    fn subject(&self, lands: impl Fn(Landing) -> bool) -> Option<(Subject, u32)> {
+        let fill = self.plan.fills.iter().find(|fill| lands(fill.landing))?;
+        let subject = Subject {
+            object: self.objects[fill.object.0 as usize],
+            route: fill.route,
+            offset: fill.offset,
+            len: fill.len,
+        };
+        Some((subject, fill.object.0))
+    }
 }
 
 pub(super) fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {

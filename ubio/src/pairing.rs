@@ -40,7 +40,8 @@ pub(crate) fn verdict(
     let memory = PeerMemory {
         function: &peer,
         part: location.part,
-        len_bytes: memory.region().len_bytes(),
+        // It is had already: what is left of it does not matter.
+        len_bytes: 0,
     };
     // Of a drive with several ports any may be used: the worst counts.
     let mut worst = None;
@@ -160,5 +161,27 @@ mod tests {
             said.ends_with(&format!(": errno; {}", reason.remedy())),
             "{said}"
         );
+    }
+    use crate::topology::tree::{ENDPOINT, Space, Tree};
+
+    #[test]
+    fn memory_that_an_engine_has_need_not_be_free_any_more() {
+        const OWNER: &str = "pci0000:00/0000:00:06.0";
+        let tree = Tree::new();
+        tree.function(OWNER, Space::of(ENDPOINT));
+        tree.nvme(OWNER, 0, "owner");
+        tree.write(&format!("{OWNER}/p2pmem/allocate"), vec![0; 1 << 20]);
+        tree.function("pci0000:00/0000:00:07.0", Space::of(ENDPOINT));
+        let location = "bar:0000:00:06.0/p2pmem".parse().expect("a name");
+        let memory = BarMemory::open_in(&tree.topology(), &location, Some(1 << 20));
+        let memory = memory.expect("p2pmem");
+        tree.write(&format!("{OWNER}/p2pmem/available"), "0\n");
+        let drive = NvmeAddress::Vfio {
+            function: "0000:00:07.0".into(),
+            namespace: 1,
+        };
+        let found = verdict(&tree.topology(), &drive, &memory).expect("both are there");
+        let found = found.expect("topology knows both");
+        assert!(found.is_worth_a_try(), "{found}");
     }
 }

@@ -37,16 +37,6 @@ pub(crate) fn give_to(address: &Address, driver: &str) -> Result<()> {
     Ok(())
 }
 
-/// Takes a function away from the machine; returns when its driver has let it go.
-pub(crate) fn remove(address: &Address) -> Result<()> {
-    write(&address.folder().join("remove"), "1")
-}
-
-/// Looks for functions that are there and not known.
-pub(crate) fn rescan() -> Result<()> {
-    write(&Path::new(BUS).join("rescan"), "1")
-}
-
 /// Writes an attribute.
 pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {text} to {}", path.display()))

@@ -3,14 +3,19 @@
 //! It says lines (`ubio-lab-spec`) on standard output and hears the host's answers on standard
 //! input; which serial port that is, the guest's init decides. It knows nothing of QEMU.
 
+mod binding;
 mod case;
 mod devices;
 mod lab;
 mod memory;
 mod pci;
+mod scattered;
+mod session;
 mod suites;
 mod sys;
 mod talk;
+mod target;
+mod user;
 
 use std::process::ExitCode;
 

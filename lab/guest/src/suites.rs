@@ -1,7 +1,12 @@
 //! The table of suites. A suite is a file here with one function: machine → cases.
 
 mod boot;
+mod canary;
+mod conformance;
+mod engines;
+mod passthrough;
 mod perf_fio;
+mod vfio;
 
 use ubio_lab_spec::Machine;
 
@@ -11,7 +16,13 @@ use crate::case::Case;
 pub(crate) type Suite = fn(&Machine, bool) -> Vec<Case>;
 
 /// A line for each suite; which machines it runs on is in `lab/spec/src/runs.rs`.
-const SUITES: [(&str, Suite); 2] = [("boot", boot::cases), ("perf-fio", perf_fio::cases)];
+const SUITES: [(&str, Suite); 5] = [
+    ("boot", boot::cases),
+    ("canary", canary::cases),
+    ("passthrough", passthrough::cases),
+    ("perf-fio", perf_fio::cases),
+    ("vfio", vfio::cases),
+];
 
 /// The suite of that name.
 pub(crate) fn find(name: &str) -> Option<Suite> {

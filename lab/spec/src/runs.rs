@@ -3,7 +3,7 @@
 //! To add a boot, add a line here; to add a suite, also a file in `lab/guest/src/suites/` and a
 //! line in the table there. `lab/README.md` shows it.
 
-use crate::machine::{Drive, Machine, Namespace, Transfer};
+use crate::machine::{Drive, Machine, Namespace, Place, Stored, Transfer};
 
 /// One boot.
 #[derive(Clone, Debug)]
@@ -63,6 +63,15 @@ pub fn runs() -> Vec<Run> {
         .about("the machine is as described: drives, pattern, p2pmem, BAR, host actions"),
         Run::new("boot-iommu", "boot", boot_iommu())
             .about("the same behind an IOMMU, with other block sizes, namespaces and faults"),
+        Run::new("vfio", "vfio", vfio())
+            .about("queues of our own behind the IOMMU, into host memory and the BAR"),
+        Run::new("vfio-off", "vfio", Machine::standard()).about("VFIO without an IOMMU is refused"),
+        Run::new("passthrough", "passthrough", passthrough())
+            .about("commands through the kernel, into host memory and another controller's"),
+        Run::new("canary", "canary", pairs().iommu())
+            .about("drives and device memory behind the IOMMU: refused by name"),
+        Run::new("canary-off", "canary", pairs())
+            .about("the same pairs without it: those on one switch are taken"),
         Run::new("perf-fio", "perf-fio", Machine::standard())
             .with_fio()
             .about("fio io_uring_cmd in the guest: what its NVMe driver reaches here"),
@@ -93,6 +102,47 @@ fn boot_iommu() -> Machine {
             let blocks = Namespace::new(64).blocks(4096);
             drive.namespaces(&[blocks]).mdts(0).throttled()
         })
+}
+
+/// A namespace of each block size.
+fn both_block_sizes() -> [Namespace; 2] {
+    [Namespace::new(64), Namespace::new(64).blocks(4096)]
+}
+
+/// `vfio` without MDTS, `outside` with as much as QEMU can map at once, `small` with 16 KiB;
+/// `left` and `right` are functions of one device.
+fn vfio() -> Machine {
+    Machine::standard()
+        .iommu()
+        .bar(16)
+        .with("vfio", |drive| {
+            drive.mdts(0).namespaces(&both_block_sizes())
+        })
+        .with("outside", |drive| drive.mdts(10))
+        .also(Drive::new("small", Place::Port).mdts(2))
+        .also(Drive::new("left", Place::Function(8, 0)))
+        .also(Drive::new("right", Place::Function(8, 1)))
+}
+
+/// Pairs of drives and device memory, and a drive with a file system.
+fn pairs() -> Machine {
+    let file = Stored {
+        name: "model.bin",
+        offset: 512,
+        len_bytes: (3 << 20) + 777,
+    };
+    let content = Namespace::new(16).ext4(&[file]);
+    Machine::standard()
+        .bar(16)
+        .also(Drive::new("disk", Place::Switch).namespaces(&[content]))
+}
+
+fn passthrough() -> Machine {
+    let mut machine = pairs().with("peer", |drive| {
+        drive.mdts(0).namespaces(&both_block_sizes())
+    });
+    machine.kernel_arguments.push("module.nvme=poll_queues=1");
+    machine
 }
 
 #[cfg(test)]

@@ -128,9 +128,6 @@ impl Driver {
         memory: (MemoryId, &WindowMemory),
         range: (u64, u64),
     ) -> Result<(), Unproven> {
-        if let Some(pair) = &self.parts.pair {
-            pair.check()?;
-        }
         let deadline = self.parts.deadline;
         let mut prober = Prober {
             source: &mut *self.parts.source,

@@ -9,10 +9,14 @@ mod devices;
 mod lab;
 mod memory;
 mod pci;
+mod scattered;
+mod session;
 mod status;
 mod suites;
 mod sys;
 mod talk;
+mod target;
+mod user;
 
 use std::process::ExitCode;
 

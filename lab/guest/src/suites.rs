@@ -1,10 +1,14 @@
 //! The table of suites. A suite is a file here with one function: machine → cases.
 
 mod boot;
+mod canary;
+mod conformance;
+mod engines;
 mod faults;
+mod passthrough;
 mod perf;
-mod perf_fio;
 mod ubcp;
+mod vfio;
 
 use ubio_lab_spec::Machine;
 
@@ -14,12 +18,14 @@ use crate::case::Case;
 pub(crate) type Suite = fn(&Machine, bool) -> Vec<Case>;
 
 /// A line for each suite; which machines it runs on is in `lab/spec/src/runs.rs`.
-const SUITES: [(&str, Suite); 5] = [
+const SUITES: [(&str, Suite); 7] = [
     ("boot", boot::cases),
+    ("canary", canary::cases),
     ("faults", faults::cases),
+    ("passthrough", passthrough::cases),
     ("perf", perf::cases),
-    ("perf-fio", perf_fio::cases),
     ("ubcp", ubcp::cases),
+    ("vfio", vfio::cases),
 ];
 
 /// The suite of that name.

@@ -58,6 +58,8 @@ pub enum Place {
     Port,
     /// On the root bus at a fixed slot: always the same PCI address, but never unplugged.
     Slot(u8),
+    /// One of several functions of a slot, which share an IOMMU group. There is a function 0.
+    Function(u8, u8),
 }
 
 /// A namespace, filled with the pattern of its [`Seed`] unless its content says otherwise.
@@ -281,6 +283,7 @@ impl Drive {
     pub fn address(&self) -> Option<String> {
         match self.place {
             Place::Slot(slot) => Some(format!("0000:00:{slot:02x}.0")),
+            Place::Function(slot, function) => Some(format!("0000:00:{slot:02x}.{function}")),
             Place::Switch | Place::Port => None,
         }
     }

@@ -3,7 +3,7 @@
 //! To add a boot, add a line here; to add a suite, also a file in `lab/guest/src/suites/` and a
 //! line in the table there. `lab/README.md` shows it.
 
-use crate::machine::{Drive, Machine, Namespace, Place, Transfer};
+use crate::machine::{Drive, Machine, Namespace, Place, Stored, Transfer};
 
 /// One boot.
 #[derive(Clone, Debug)]
@@ -73,9 +73,15 @@ pub fn runs() -> Vec<Run> {
         Run::new("perf-count", "perf", perf().counting())
             .with_fio()
             .about("instructions for each command, on a machine whose clock counts them"),
-        Run::new("perf-fio", "perf-fio", Machine::standard())
-            .with_fio()
-            .about("fio io_uring_cmd in the guest: what its NVMe driver reaches here"),
+        Run::new("vfio", "vfio", vfio())
+            .about("queues of our own behind the IOMMU, into host memory and the BAR"),
+        Run::new("vfio-off", "vfio", Machine::standard()).about("VFIO without an IOMMU is refused"),
+        Run::new("passthrough", "passthrough", passthrough())
+            .about("commands through the kernel, into host memory and another controller's"),
+        Run::new("canary", "canary", pairs().iommu())
+            .about("drives and device memory behind the IOMMU: refused by name"),
+        Run::new("canary-off", "canary", pairs())
+            .about("the same pairs without it: those on one switch are taken"),
     ]
 }
 
@@ -140,6 +146,47 @@ fn perf() -> Machine {
                 .into(),
         )
         .arguments(&["iommu=pt"])
+}
+
+/// A namespace of each block size.
+fn both_block_sizes() -> [Namespace; 2] {
+    [Namespace::new(64), Namespace::new(64).blocks(4096)]
+}
+
+/// `vfio` without MDTS, `outside` with as much as QEMU can map at once, `small` with 16 KiB;
+/// `left` and `right` are functions of one device.
+fn vfio() -> Machine {
+    Machine::standard()
+        .iommu()
+        .bar(16)
+        .with("vfio", |drive| {
+            drive.mdts(0).namespaces(&both_block_sizes())
+        })
+        .with("outside", |drive| drive.mdts(10))
+        .also(Drive::new("small", Place::Port).mdts(2))
+        .also(Drive::new("left", Place::Function(8, 0)))
+        .also(Drive::new("right", Place::Function(8, 1)))
+}
+
+/// Pairs of drives and device memory, and a drive with a file system.
+fn pairs() -> Machine {
+    let file = Stored {
+        name: "model.bin",
+        offset: 512,
+        len_bytes: (3 << 20) + 777,
+    };
+    let content = Namespace::new(16).ext4(&[file]);
+    Machine::standard()
+        .bar(16)
+        .also(Drive::new("disk", Place::Switch).namespaces(&[content]))
+}
+
+fn passthrough() -> Machine {
+    pairs()
+        .with("peer", |drive| {
+            drive.mdts(0).namespaces(&both_block_sizes())
+        })
+        .arguments(&["module.nvme=poll_queues=1"])
 }
 
 #[cfg(test)]

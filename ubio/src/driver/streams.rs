@@ -218,6 +218,12 @@ impl Driver {
 
     /// A destination as a target of the source, proven where it is a device's.
     fn attach_proven(&mut self, memory: &WindowMemory, opening: Opening<'_>) -> Result<MemoryId> {
+        if memory.kind().is_device()
+            && let Some(pair) = &self.parts.pair
+        {
+            // First, since it names both sides and the way out.
+            pair.check()?;
+        }
         let id = self.parts.source.attach(memory, false)?;
         if memory.kind().is_device()
             && let Some((subject, object)) = opening.subject(|landing| !needs_window(landing))

@@ -63,7 +63,7 @@ fn try_to<S: Read + Write>(
             limit(qmp, drive, 0)
         }
         Action::Remove { drive } => {
-            if let Place::Slot(_) = known(drive)?.place {
+            if let Place::Slot(_) | Place::Function(..) = known(drive)?.place {
                 bail!("{drive} sits on the root bus, where nothing is unplugged");
             }
             qmp.execute("device_del", &json!({ "id": drive }), PATIENCE)?;

@@ -136,6 +136,9 @@ fn drive_arguments(list: &mut Arguments, index: usize, drive: &Drive, files: &Fi
             format!("bus={name}-port")
         }
         Place::Slot(slot) => format!("bus=pcie.0,addr={slot:#x}"),
+        Place::Function(slot, function) => {
+            format!("bus=pcie.0,addr={slot:#x}.{function},multifunction=on")
+        }
     };
     let mut device = format!("nvme,id={name},serial={},{place}", drive.serial());
     if let Some(size) = drive.cmb_mib {

@@ -52,7 +52,7 @@ const NEEDED_BYTES: u64 = 2 << 30;
     Examples:\n  cargo xtask lab                      every run\n  \
     cargo xtask lab boot                 the runs of one suite\n  \
     cargo xtask lab boot-iommu --case pattern\n  \
-    cargo xtask lab perf-fio --full --keep"
+    cargo xtask lab perf --full --keep"
 )]
 pub(crate) struct Args {
     /// Suites or single runs; all of them if none is named

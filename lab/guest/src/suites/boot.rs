@@ -249,7 +249,9 @@ fn switch(lab: &mut Lab) -> Result<()> {
         let bridges = lab.address(drive.name)?.bridges()?;
         match drive.place {
             Place::Switch => inside.push((drive.name, bridges)),
-            Place::Port | Place::Slot(_) => outside.push((drive.name, bridges)),
+            Place::Port | Place::Slot(_) | Place::Function(..) => {
+                outside.push((drive.name, bridges))
+            }
         }
     }
     let (first, upstream) = inside.first().context("no drive sits below the switch")?;

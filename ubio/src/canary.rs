@@ -241,7 +241,9 @@ impl<S: Source + ?Sized> Prober<'_, S> {
                 Err(FillError {
                     kind: FillErrorKind::Transient { delay },
                     ..
-                }) if tries < TRIES => std::thread::sleep(Duration::from_nanos(delay.0)),
+                }) if tries < TRIES => {
+                    std::thread::sleep(Duration::from_nanos(delay.0).min(self.patience));
+                }
                 Err(error) => return Err(Missed::Failed(error.code)),
             }
         }
@@ -336,6 +338,10 @@ mod tests {
         }
 
         fn remove_object(&mut self, _: ObjectId) {}
+
+        fn drive(&self, _: ObjectId) -> u64 {
+            0
+        }
 
         fn attach(&mut self, memory: &WindowMemory, _: bool) -> Result<MemoryId> {
             self.memories.push(Some(Arc::clone(memory.region())));

@@ -18,7 +18,7 @@ use ubio_core::{
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::load::{LentFill, Returns, Shared, engine_gone, lend_window};
-use crate::pairing::Pair;
+use crate::pairing::{Pair, Proofs};
 use crate::source::{Completion, FillCommand, MemoryId, Object, Source, Target, Wait, Waker};
 use crate::stats::{Reason, Report, Stalls};
 use crate::sys::claim::Claim;
@@ -95,8 +95,8 @@ pub(crate) struct Parts {
 pub(crate) struct Driver {
     core: Core,
     pub(crate) parts: Parts,
-    /// Whether reads were seen to land in the windows; those in host memory need no proof.
-    windows_proven: bool,
+    /// Where in devices' memory reads were seen to land; host memory needs no proof.
+    proofs: Proofs,
     /// Reads made to prove memory.
     pub(crate) probes: u64,
     /// After the devices and workers: claims on memory end when nothing writes it any more.
@@ -165,7 +165,7 @@ impl Driver {
         Ok(Self {
             core,
             probes: 0,
-            windows_proven: !parts.windows.kind().is_device(),
+            proofs: Proofs::default(),
             waker: parts.source.waker(),
             returns: Arc::new(Returns::new(windows.into())),
             streams: Vec::new(),

@@ -1,6 +1,7 @@
 //! Which drive can write into which memory: what topology says before anything is tried, and
 //! the canary that decides. `ARCHITECTURE.md` has the table of source and memory kinds.
 
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ubio_core::Landing;
@@ -10,6 +11,7 @@ use crate::driver::Driver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::MemoryId;
 use crate::source::nvme::NvmeAddress;
+use crate::sys::memory::Region;
 use crate::topology::{P2pReason, PciAddress, PeerMemory, Topology, Verdict, p2p_verdict};
 use crate::vram::bar::BarMemory;
 use crate::window::WindowMemory;
@@ -116,6 +118,40 @@ impl Pair {
     }
 }
 
+/// What was seen to land: which drive's bytes, and where.
+#[derive(Debug, Default)]
+pub(crate) struct Proofs(Vec<Proof>);
+
+#[derive(Debug)]
+struct Proof {
+    drive: u64,
+    region: Weak<Region>,
+    range: (u64, u64),
+}
+
+impl Proofs {
+    /// Whether a drive was seen to reach all of a range (first byte, bytes) of memory.
+    pub(crate) fn hold(&self, drive: u64, region: &Arc<Region>, range: (u64, u64)) -> bool {
+        let inside = |of: (u64, u64)| of.0 <= range.0 && range.0 + range.1 <= of.0 + of.1;
+        self.0.iter().any(|proof| {
+            proof.drive == drive
+                && std::ptr::eq(proof.region.as_ptr(), &raw const **region)
+                && inside(proof.range)
+        })
+    }
+
+    /// From now on one does.
+    pub(crate) fn add(&mut self, drive: u64, region: &Arc<Region>, range: (u64, u64)) {
+        // Memory that is gone gives its address to other memory.
+        self.0.retain(|proof| proof.region.strong_count() > 0);
+        self.0.push(Proof {
+            drive,
+            region: Arc::downgrade(region),
+            range,
+        });
+    }
+}
+
 impl Driver {
     /// Proves that the source reaches a range of memory that is a device's, with the first read
     /// of a plan that lands there.
@@ -210,6 +246,26 @@ mod tests {
             "{said}"
         );
     }
+
+    #[test]
+    fn a_proof_is_of_one_drive_and_of_what_it_covers() {
+        let region = || Arc::new(Region::anonymous(8192, false).expect("memory"));
+        let (one, other) = (region(), region());
+        let mut proofs = Proofs::default();
+        proofs.add(7, &one, (1000, 500));
+        for range in [(1000, 500), (1000, 1), (1499, 1), (1200, 300)] {
+            assert!(proofs.hold(7, &one, range), "{range:?}");
+            assert!(!proofs.hold(8, &one, range), "another drive");
+            assert!(!proofs.hold(7, &other, range), "other memory");
+        }
+        for range in [(999, 2), (1000, 501), (1499, 2), (0, 8192)] {
+            assert!(!proofs.hold(7, &one, range), "{range:?}");
+        }
+        drop(one);
+        proofs.add(7, &other, (0, 1));
+        assert_eq!(proofs.0.len(), 1, "kept of memory that is gone");
+    }
+
     #[test]
     fn memory_that_an_engine_has_need_not_be_free_any_more() {
         const OWNER: &str = "pci0000:00/0000:00:06.0";

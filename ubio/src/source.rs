@@ -158,6 +158,10 @@ pub trait Source {
     /// Forgets an object; no command on it may be in flight.
     fn remove_object(&mut self, object: ObjectId);
 
+    /// The drive that an object's bytes come from, as a number: two objects of one drive reach
+    /// the same memory. Of a file it is its file system's device.
+    fn drive(&self, object: ObjectId) -> u64;
+
     /// Makes `memory` a legal target, building whatever descriptors commands into it need.
     /// `register` asks for descriptors that outlast one command (registered buffers, whose
     /// pages stay pinned); where they cannot be had the memory is usable all the same and

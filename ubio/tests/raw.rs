@@ -16,6 +16,7 @@ use nvme_sys::opcode::nvm::READ;
 use tempfile::NamedTempFile;
 use ubio::range::Opened;
 use ubio::source::nvme::{NvmeAddress, NvmeOptions};
+use ubio::sys::memory::Region;
 use ubio::vram::VramBuffer;
 use ubio::vram::bar::EmulatedBar;
 use ubio::{Builder, Destination, Engine, ErrorKind, LoadRequest, RawLoad, RawRequest, Routes};
@@ -330,6 +331,32 @@ fn a_canary_finds_a_page_that_is_missing() {
         .wait()
         .expect_err("a page is missing");
     assert!(error.to_string().contains("did not arrive"), "{error}");
+}
+
+/// What was proven once is not proven again; other memory is.
+#[test]
+fn each_range_of_a_bar_is_proven_once() {
+    let bar = EmulatedBar::new(4 << 20).expect("a stand-in");
+    let emulator = emulator(1 << 20);
+    let engine = over(&emulator, WAIT)
+        .bar(Arc::clone(bar.memory()))
+        .open()
+        .expect("an engine");
+    let load = |region: &Arc<Region>| {
+        let before = emulator.counters().dma_write_bytes;
+        let request = RawRequest {
+            destination: Destination::Buffer(VramBuffer::Bar(Arc::clone(region))),
+            in_place: true,
+            ..request(0, 1 << 20)
+        };
+        let load = engine.read_raw(request).expect("started");
+        drop(load.wait().expect("read"));
+        emulator.counters().dma_write_bytes - before
+    };
+    let [one, other] = [0, 1].map(|_| bar.memory().allocate(1 << 20).expect("room"));
+    assert!(load(&one) > 1 << 20, "used without a proof");
+    assert_eq!(load(&one), 1 << 20, "proven again");
+    assert!(load(&other) > 1 << 20, "used without a proof");
 }
 
 /// The load ends in its time, its windows when the drive is through with them.

@@ -162,17 +162,35 @@ impl Driver {
         }
     }
 
-    /// Windows that are a device's are proven by the first stream that uses them.
+    /// Windows that are a device's are proven by the first stream of each drive.
     fn prove_windows(&mut self, opening: Opening<'_>) -> Result<()> {
-        if self.windows_proven {
+        let windows = self.parts.windows.clone();
+        let memory = (self.parts.window_memory, &windows);
+        let range = (0, windows.region().len_bytes());
+        let proven = self.prove(opening, memory, range, needs_window);
+        proven.map_err(|missed| self.not_proven(missed, opening.origin))
+    }
+
+    /// Proves that each drive of a stream reaches a range of memory that is a device's and that
+    /// it reads into, where that was not seen before.
+    fn prove(
+        &mut self,
+        opening: Opening<'_>,
+        memory: (MemoryId, &WindowMemory),
+        range: (u64, u64),
+        lands: impl Fn(Landing) -> bool,
+    ) -> Result<(), Missed> {
+        if !memory.1.kind().is_device() {
             return Ok(());
         }
-        if let Some((subject, object)) = opening.subject(needs_window) {
-            let windows = self.parts.windows.clone();
-            let range = (0, windows.region().len_bytes());
-            let proven = self.prove_pair(subject, (self.parts.window_memory, &windows), range);
-            proven.map_err(|unproven| self.not_proven(unproven, opening.origin, object))?;
-            self.windows_proven = true;
+        for (subject, object) in opening.subjects(lands) {
+            let drive = self.parts.source.drive(subject.object);
+            if self.proofs.hold(drive, memory.1.region(), range) {
+                continue;
+            }
+            self.prove_pair(subject, memory, range)
+                .map_err(|unproven| Missed { unproven, object })?;
+            self.proofs.add(drive, memory.1.region(), range);
         }
         Ok(())
     }
@@ -208,9 +226,9 @@ impl Driver {
 
     /// The words of a load whose memory was not proven. Where a read for that has not come back
     /// nobody can tell what it will write: the engine gives up.
-    fn not_proven(&mut self, unproven: Unproven, origin: &Origin, object: u32) -> Error {
-        let error = origin.at(object, unproven.error);
-        if unproven.in_flight {
+    fn not_proven(&mut self, missed: Missed, origin: &Origin) -> Error {
+        let error = origin.at(missed.object, missed.unproven.error);
+        if missed.unproven.in_flight {
             self.fail_all(&error);
         }
         error
@@ -225,15 +243,13 @@ impl Driver {
             pair.check()?;
         }
         let id = self.parts.source.attach(memory, false)?;
-        if memory.kind().is_device()
-            && let Some((subject, object)) = opening.subject(|landing| !needs_window(landing))
-            && let Err(unproven) = self.prove_pair(subject, (id, memory), opening.claimed)
-        {
-            match unproven.in_flight {
+        let in_place = |landing| !needs_window(landing);
+        if let Err(missed) = self.prove(opening, (id, memory), opening.claimed, in_place) {
+            match missed.unproven.in_flight {
                 true => memory.region().claims().give_up(),
                 false => self.parts.source.detach(id),
             }
-            return Err(self.not_proven(unproven, opening.origin, object));
+            return Err(self.not_proven(missed, opening.origin));
         }
         Ok(id)
     }
@@ -300,17 +316,31 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// What the plan's first fill of a landing reads, and which of the plan's objects that is.
-    fn subject(&self, lands: impl Fn(Landing) -> bool) -> Option<(Subject, u32)> {
-        let fill = self.plan.fills.iter().find(|fill| lands(fill.landing))?;
-        let subject = Subject {
-            object: self.objects[fill.object.0 as usize],
-            route: fill.route,
-            offset: fill.offset,
-            len: fill.len,
-        };
-        Some((subject, fill.object.0))
+    /// What the first fill of each of the plan's objects reads that lands in such a way, and
+    /// which object that is.
+    fn subjects(&self, lands: impl Fn(Landing) -> bool) -> Vec<(Subject, u32)> {
+        let mut seen = vec![false; self.objects.len()];
+        let fills = self.plan.fills.iter().filter(|fill| lands(fill.landing));
+        let first =
+            fills.filter(|fill| !std::mem::replace(&mut seen[fill.object.0 as usize], true));
+        first
+            .map(|fill| {
+                let subject = Subject {
+                    object: self.objects[fill.object.0 as usize],
+                    route: fill.route,
+                    offset: fill.offset,
+                    len: fill.len,
+                };
+                (subject, fill.object.0)
+            })
+            .collect()
     }
+}
+
+/// Memory that was not proven, and of the stream's objects the one that did not reach it.
+struct Missed {
+    unproven: Unproven,
+    object: u32,
 }
 
 pub(super) fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {

@@ -340,6 +340,13 @@ impl Source for FileSource {
         Ok(ObjectId(id))
     }
 
+    fn drive(&self, object: ObjectId) -> u64 {
+        let file = self.objects.get(object.0 as usize).and_then(Option::as_ref);
+        let file = file.expect("an object of this source");
+        // What cannot be asked is a drive of its own.
+        rustix::fs::fstat(&file.buffered).map_or(u64::MAX, |found| found.st_dev)
+    }
+
     fn remove_object(&mut self, object: ObjectId) {
         if let Backend::Ring(ring) = &mut self.backend {
             ring.unregister_file(object.0);

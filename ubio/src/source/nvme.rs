@@ -255,6 +255,11 @@ impl Source for NvmeSource {
         }
     }
 
+    fn drive(&self, _object: ObjectId) -> u64 {
+        // There is one.
+        0
+    }
+
     fn remove_object(&mut self, object: ObjectId) {
         if let Some(slot) = self.objects.get_mut(object.0 as usize) {
             *slot = None;

@@ -19,8 +19,10 @@ pub(crate) fn of_command(error: IoError, delay: Duration) -> FillError {
         IoError::Status(status) => {
             let kind = if !status.is_retryable() {
                 FillErrorKind::Fatal
-            } else if status.is_transient() {
+            } else if status.is_transient() && delay <= MOST_DELAY {
                 transient(delay.max(LEAST_DELAY))
+            } else if status.is_transient() {
+                FillErrorKind::Fatal
             } else {
                 FillErrorKind::Device
             };
@@ -42,6 +44,10 @@ pub(crate) fn of_command(error: IoError, delay: Duration) -> FillError {
 
 /// Between two tries where the controller names no delay.
 const LEAST_DELAY: Duration = Duration::from_millis(1);
+
+/// A controller may name delays of up to 109 minutes (Base 2.0, CRDT). Nobody waits for so long
+/// without a word: what is to come back later than this fails now.
+const MOST_DELAY: Duration = Duration::from_secs(30);
 
 /// The cause behind a code, in words.
 pub(crate) fn cause(code: i32) -> Box<dyn std::error::Error + Send + Sync> {

@@ -109,12 +109,6 @@ impl<O> QueuePair<O> {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether there is room for one more.
-    #[must_use]
-    pub fn has_room(&self) -> bool {
-        !self.free.is_empty()
-    }
-
     /// Whether a completion has come.
     #[must_use]
     pub fn is_ready(&self) -> bool {

@@ -119,6 +119,20 @@ pub struct Incidents {
     pub events: u64,
 }
 
+impl Incidents {
+    /// What was added since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            strays: self.strays - before.strays,
+            overdue: self.overdue - before.overdue,
+            aborts: self.aborts - before.aborts,
+            resets: self.resets - before.resets,
+            events: self.events - before.events,
+        }
+    }
+}
+
 /// A way to one namespace. Lives on one thread. Dropping it waits for the commands in flight,
 /// or stops the device; where neither is possible their memory is given up, never freed.
 pub trait Transport: fmt::Debug {

@@ -176,6 +176,7 @@ impl Driver {
                 stalls: Stalls::default(),
                 reasons,
                 core: stats,
+                drive: parts.source.incidents(),
             },
             trace: parts.traced.then(|| Trace {
                 spans: Vec::new(),

@@ -19,7 +19,7 @@ use crate::source::nvme::{NamespaceInfo, NvmeAddress, NvmeOptions, NvmeSource};
 use crate::source::{Reader, Source};
 use crate::stats::Reason;
 use crate::sys::memory::{MemoryKind, Pages, Region};
-use crate::topology;
+use crate::topology::{self, Verdict};
 use crate::vram::Vram;
 use crate::vram::bar::BarMemory;
 use crate::vram::mapped::MappedVram;
@@ -236,6 +236,9 @@ pub struct Explanation {
     pub reasons: Vec<Reason>,
     /// Threads that copy.
     pub workers: usize,
+    /// What topology says of the drive writing into the function's memory itself; `None` where
+    /// there is no such pair, or topology cannot be asked.
+    pub peer: Option<Verdict>,
 }
 
 impl Explanation {
@@ -334,6 +337,7 @@ pub(crate) fn open_parts(
         window_pages: region.pages(),
         reasons: reasons.clone(),
         workers: workers.count(),
+        peer: pair.as_ref().and_then(|pair| pair.verdict().cloned()),
     };
     let parts = Parts {
         source,

@@ -88,6 +88,11 @@ impl Pair {
         })
     }
 
+    /// What topology said.
+    pub(crate) fn verdict(&self) -> Option<&Verdict> {
+        self.verdict.as_ref()
+    }
+
     /// Refuses a pair that cannot work.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use std::time::Duration;
 use ubio_core::{FillError, ObjectId, Route, StreamPlan, Token};
 
 use crate::error::Result;
-use crate::stats::Reason;
+use crate::stats::{Incidents, Reason};
 use crate::window::WindowMemory;
 
 pub use waker::Waker;
@@ -200,6 +200,11 @@ pub trait Source {
 
     /// What did not go the best way since this was last asked, once for each time.
     fn take_fallbacks(&mut self) -> Vec<Reason>;
+
+    /// What happened to the drive beside the commands, since the source was opened.
+    fn incidents(&self) -> Incidents {
+        Incidents::default()
+    }
 
     /// Ends a blocking [`poll`](Self::poll) from any thread.
     fn waker(&self) -> Waker;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+pub use nvme::transport::Incidents;
 use ubio_core::Stall;
 
 /// Why something did not go the best way. Each has a fixed word for reports.
@@ -159,4 +160,6 @@ pub struct Report {
     pub stale_completions: u64,
     /// Commands submitted again after an error.
     pub retries: u64,
+    /// What happened to the drive beside the commands: nothing where files are read.
+    pub drive: Incidents,
 }

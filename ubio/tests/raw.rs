@@ -443,6 +443,23 @@ fn failures_have_the_drives_words() {
 }
 
 #[test]
+fn a_reset_is_told_of_in_the_report_and_in_one_only() {
+    let emulator = emulator(1 << 20);
+    let fatal = Plan {
+        controller: Some(ControllerFault::Fatal),
+        ..Plan::default()
+    };
+    emulator.set_faults(Script::new().times(1, Match::io(READ), fatal));
+    let engine = over(&emulator, WAIT).open().expect("an engine");
+    for resets in [1, 0] {
+        let load = engine.read_raw(request(0, 1 << 20)).expect("started");
+        assert!(load.wait().expect("read").bytes() == Some(&bytes(0, 1 << 20)[..]));
+        let report = engine.take_report().expect("a report");
+        assert_eq!(report.drive.resets, resets);
+    }
+}
+
+#[test]
 fn a_drive_that_goes_away_ends_every_load() {
     let emulator = emulator(8 << 20);
     let slow = Plan {

@@ -202,33 +202,50 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Blocks of a namespace (nvme: and vfio:)")]
 pub(crate) struct Nvme {
-    /// Fail when the drive takes longer for one read, seconds
+    /// Fail when the drive takes longer for one read, seconds [default: 60]
     #[arg(
         long,
         value_name = "SECONDS",
-        default_value_t = 60,
         allow_negative_numbers = true,
         value_parser = clap::value_parser!(u32).range(1..=86_400)
     )]
-    pub(crate) timeout: u32,
+    pub(crate) timeout: Option<u32>,
 
     /// Poll for completions instead of waiting for interrupts: less latency, a busy core
     #[arg(long)]
     pub(crate) poll: bool,
 
-    /// Queue pairs (vfio: and emulated)
+    /// Queue pairs (vfio: and emulated) [default: 1]
     #[arg(
         long,
         value_name = "N",
-        default_value_t = 1,
         allow_negative_numbers = true,
         value_parser = clap::value_parser!(u16).range(1..=64)
     )]
-    pub(crate) queues: u16,
+    pub(crate) queues: Option<u16>,
 
-    /// Name memory by PRP lists also where the drive takes SGLs
+    /// Name memory by PRP lists also where the drive takes SGLs (vfio: and emulated)
     #[arg(long)]
     pub(crate) prp: bool,
+}
+
+impl Nvme {
+    /// An option that was given and is about queues of our own.
+    pub(crate) fn of_own_queues(&self) -> Option<&'static str> {
+        let given = [(self.queues.is_some(), "--queues"), (self.prp, "--prp")];
+        first_given(&given)
+    }
+
+    /// Any that was given.
+    pub(crate) fn any(&self) -> Option<&'static str> {
+        let given = [(self.timeout.is_some(), "--timeout"), (self.poll, "--poll")];
+        first_given(&given).or_else(|| self.of_own_queues())
+    }
+}
+
+fn first_given(options: &[(bool, &'static str)]) -> Option<&'static str> {
+    let mut given = options.iter().filter(|(given, _)| *given);
+    given.next().map(|(_, name)| *name)
 }
 
 /// What rarely needs to be touched.

@@ -103,6 +103,14 @@ fn refuse_what_needs_tensors(args: &Args, origin: &Origin<'_>) -> Result<(), Fai
         (blocks && args.cold, "--cold"),
         (blocks && args.advanced.no_uring, "--no-uring"),
     ];
+    let kernels = matches!(origin, Origin::Namespace(source)
+        if matches!(source.address, NvmeAddress::Passthrough(_)));
+    if let Some(option) = args.nvme.of_own_queues().filter(|_| kernels) {
+        return Err(Failure::usage(
+            format!("{option} has no meaning for nvme:/dev/…, where the kernel has the queues"),
+            "drop it, or read a drive that is bound to vfio-pci (vfio:)",
+        ));
+    }
     match given.iter().find(|(given, _)| *given) {
         None => Ok(()),
         Some((_, option)) if blocks => Err(Failure::usage(
@@ -365,11 +373,14 @@ fn each_part(
 
 fn options(args: &Args) -> NvmeOptions {
     let nvme = &args.nvme;
+    let usual = NvmeOptions::default();
     NvmeOptions {
         polled: nvme.poll,
-        queues: nvme.queues,
+        queues: nvme.queues.unwrap_or(usual.queues),
         prp_only: nvme.prp,
-        deadline: Duration::from_secs(nvme.timeout.into()),
+        deadline: nvme.timeout.map_or(usual.deadline, |seconds| {
+            Duration::from_secs(seconds.into())
+        }),
     }
 }
 

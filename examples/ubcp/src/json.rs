@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use ubio::stats::{Latency, Stalls};
+use ubio::stats::{Incidents, Latency, Stalls};
 
 use crate::exit::Failure;
 use crate::output;
@@ -36,6 +36,7 @@ struct Run<'a> {
     result: Option<String>,
     retries: u64,
     stale_completions: u64,
+    drive: Drive,
     explain: Explain<'a>,
 }
 
@@ -87,6 +88,18 @@ struct Explain<'a> {
     window_pages: &'static str,
     workers: usize,
     lease: Option<&'a str>,
+    drive: Option<&'a str>,
+    peer: Option<&'a str>,
+}
+
+/// Counts of what happened to the drive beside the commands.
+#[derive(Serialize)]
+struct Drive {
+    strays: u64,
+    overdue: u64,
+    aborts: u64,
+    resets: u64,
+    events: u64,
 }
 
 #[derive(Serialize)]
@@ -120,6 +133,25 @@ impl From<Stalls> for StallSeconds {
             window: stalls.window.as_secs_f64(),
             copy: stalls.copy.as_secs_f64(),
             compute: stalls.compute.as_secs_f64(),
+        }
+    }
+}
+
+impl From<Incidents> for Drive {
+    fn from(incidents: Incidents) -> Self {
+        let Incidents {
+            strays,
+            overdue,
+            aborts,
+            resets,
+            events,
+        } = incidents;
+        Self {
+            strays,
+            overdue,
+            aborts,
+            resets,
+            events,
         }
     }
 }
@@ -174,11 +206,14 @@ fn run<'a>(subject: &'a Subject, outcome: &'a Outcome) -> Run<'a> {
             .map(|path| path.display().to_string()),
         retries: report.retries,
         stale_completions: report.stale_completions,
+        drive: report.drive.into(),
         explain: Explain {
             reader: &subject.explain.reader,
             window_pages: subject.explain.window_pages,
             workers: subject.explain.workers,
             lease: subject.explain.lease.as_deref(),
+            drive: subject.explain.drive.as_deref(),
+            peer: subject.explain.peer.as_deref(),
         },
     }
 }

@@ -37,6 +37,10 @@ pub(crate) struct Explain {
     pub(crate) reader: String,
     pub(crate) window_pages: &'static str,
     pub(crate) workers: usize,
+    /// Model and serial number of the drive whose blocks are read.
+    pub(crate) drive: Option<String>,
+    /// What topology says of that drive writing into a function's memory.
+    pub(crate) peer: Option<String>,
     /// Whether the files are held against writers; only where they are mapped.
     pub(crate) lease: Option<String>,
 }
@@ -51,6 +55,8 @@ impl From<&Explanation> for Explain {
             },
             window_pages: explanation.window_pages.name(),
             workers: explanation.workers,
+            drive: explanation.namespace().map(|info| info.model.clone()),
+            peer: explanation.peer.as_ref().map(ToString::to_string),
             lease: None,
         }
     }

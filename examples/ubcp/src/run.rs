@@ -26,8 +26,15 @@ use crate::via::{self, Choice, Way};
 pub(crate) fn run(args: &Args, signals: &Signals, begun: Instant) -> Result<(), Failure> {
     args.check()?;
     let source = Source::parse(args.src.as_deref().unwrap_or_default())?;
+    let namespace = matches!(source, Source::Namespace(_));
+    if let Some(option) = args.nvme.any().filter(|_| !namespace) {
+        return Err(Failure::usage(
+            format!("{option} has a meaning for blocks of a namespace only"),
+            "drop it, or name nvme: or vfio: as SRC",
+        ));
+    }
     if args.list {
-        if matches!(source, Source::Namespace(_)) {
+        if namespace {
             return Err(Failure::usage(
                 "--list has no meaning for blocks of a namespace",
                 "load them into shm:NAME, and list /dev/shm/ubio.NAME",

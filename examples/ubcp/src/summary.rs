@@ -31,8 +31,8 @@ pub(crate) fn write(
                 "{} ({}), {} of {}, {}",
                 subject.bytes,
                 human(subject.bytes),
-                counted(subject.tensors, "tensor"),
-                counted(files, "file"),
+                counted(subject.tensors as u64, "tensor"),
+                counted(files as u64, "file"),
                 subject.format
             ),
         },
@@ -50,6 +50,12 @@ pub(crate) fn write(
     }
     if let Some(lease) = &subject.explain.lease {
         row("lease", &printable(lease))?;
+    }
+    if let Some(drive) = &subject.explain.drive {
+        row("drive", &printable(drive))?;
+    }
+    if let Some(peer) = &subject.explain.peer {
+        row("peer", &printable(peer))?;
     }
     engine(&mut row, last)?;
     if let Some(digest) = &last.digest {
@@ -81,6 +87,21 @@ fn engine(row: &mut Row<'_>, last: &Outcome) -> io::Result<()> {
                 &format!("{} ({count}x): {}", reason.code(), reason.explain()),
             )?;
         }
+    }
+    let drive = &report.drive;
+    let incidents: Vec<String> = [
+        (drive.resets, "reset"),
+        (drive.overdue, "overdue command"),
+        (drive.aborts, "abort"),
+        (drive.strays, "stray completion"),
+        (drive.events, "event"),
+    ]
+    .into_iter()
+    .filter(|(count, _)| *count > 0)
+    .map(|(count, what)| counted(count, what))
+    .collect();
+    if !incidents.is_empty() {
+        row("incidents", &incidents.join(", "))?;
     }
     let windows = &report.windows;
     if windows.switches > 0 {
@@ -132,7 +153,7 @@ fn time(subject: &Subject, outcome: &Outcome) -> String {
     )
 }
 
-fn counted(count: usize, what: &str) -> String {
+fn counted(count: u64, what: &str) -> String {
     match count {
         1 => format!("1 {what}"),
         _ => format!("{count} {what}s"),

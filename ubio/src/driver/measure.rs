@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use ubio_core::{FillError, Lease, Nanos, Token};
 
 use super::Driver;
-use crate::stats::{InFlight, Latency, Reason, Report, Stalls, WindowUse};
+use crate::stats::{InFlight, Incidents, Latency, Reason, Report, Stalls, WindowUse};
 use crate::trace::{Activity, Span};
 
 /// What a lease is doing, for latencies and the trace.
@@ -24,6 +24,8 @@ pub(super) struct Measured {
     pub(super) stalls: Stalls,
     pub(super) reasons: BTreeMap<Reason, u64>,
     pub(super) core: ubio_core::Stats,
+    /// At the last report.
+    pub(super) drive: Incidents,
 }
 
 /// A command with the source.
@@ -112,6 +114,7 @@ impl Driver {
         if lost > 0 {
             *fallbacks.entry(Reason::PageCacheLost).or_default() += lost;
         }
+        let drive = self.parts.source.incidents();
         let report = Report {
             route_bytes: ubio_core::Route::ALL
                 .into_iter()
@@ -133,7 +136,9 @@ impl Driver {
             flush_latency: Latency::of(&self.measured.flushes),
             stale_completions: now.stale_completions - before.stale_completions,
             retries: now.retries - before.retries,
+            drive: drive.since(&self.measured.drive),
         };
+        self.measured.drive = drive;
         self.measured.fills.reset();
         self.measured.flushes.reset();
         self.measured.core = now;

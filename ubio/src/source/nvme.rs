@@ -133,11 +133,6 @@ impl NvmeSource {
         &self.info
     }
 
-    /// What happened beside commands.
-    pub fn incidents(&self) -> Incidents {
-        self.transport.incidents()
-    }
-
     fn refuse(&mut self, token: Token, code: i32) {
         self.ended.push(Completion {
             token,
@@ -365,6 +360,10 @@ impl Source for NvmeSource {
         lost.then_some(Reason::WindowsNotRegistered)
             .into_iter()
             .collect()
+    }
+
+    fn incidents(&self) -> Incidents {
+        self.transport.incidents()
     }
 
     fn waker(&self) -> Waker {

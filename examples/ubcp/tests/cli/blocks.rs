@@ -95,6 +95,23 @@ fn a_part_is_a_part() {
 }
 
 #[test]
+fn options_of_drives_are_for_drives() {
+    let folder = folder();
+    let (path, _) = image(folder.path(), 100);
+    for option in ["--timeout=5", "--poll", "--queues=2", "--prp"] {
+        let shown = option.split('=').next().expect("a name");
+        let words = &[shown, "blocks of a namespace only"];
+        ubcp(args![path, "host:", option]).failed(2, words);
+        ubcp(args![path, "--list", option]).failed(2, words);
+    }
+    for option in ["--queues=2", "--prp"] {
+        let shown = option.split('=').next().expect("a name");
+        let said = ubcp(args!["nvme:/dev/ng0n1", "host:", option]);
+        said.failed(2, &[shown, "where the kernel has the queues"]);
+    }
+}
+
+#[test]
 fn a_named_result_holds_the_bytes_and_gives_away_no_rights() {
     use std::os::unix::fs::PermissionsExt;
     let folder = folder();

@@ -174,6 +174,10 @@ fn json_has_the_promised_keys() {
         ("format", &[]),
         ("source", &[]),
         ("destination", &[]),
+        (
+            "drive",
+            &["strays", "overdue", "aborts", "resets", "events"],
+        ),
         ("explain", &["reader", "window_pages"]),
     ] {
         let value = said.get(key).unwrap_or_else(|| panic!("{key} in {said}"));

@@ -39,14 +39,6 @@ impl BarMapping {
         Self::of(Arc::new(function), bar)
     }
 
-    /// Another BAR of the same function.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn sibling(&self, bar: u8) -> Result<Self> {
-        Self::of(Arc::clone(&self.function), bar)
-    }
-
     pub(super) fn of(function: Arc<Function>, bar: u8) -> Result<Self> {
         let region = function.bar(bar)?;
         let Some((offset_bytes, len_bytes)) = region.longest_area() else {

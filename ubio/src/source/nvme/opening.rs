@@ -74,7 +74,7 @@ impl NvmeAddress {
         };
         let info = NamespaceInfo {
             name: self.to_string(),
-            model: identity.serial.clone(),
+            model: format!("{} {}", identity.model, identity.serial),
             len_bytes: transport.namespace().len_bytes(),
             block_bytes: transport.namespace().block.bytes(),
             route: Route::Passthrough,

@@ -43,8 +43,8 @@ SIZE is a number of bytes with an optional binary unit: 4096, 64K, 4MiB, 1G.
 A named result is a valid file of the model's format; of several files' metadata it has the \
 first's. It appears only when it is complete, and replaces what had the name before; readers that \
 mapped that keep it. It gives nobody rights that SRC, or what it replaces, does not give. A file DST that is a \
-symbolic link is replaced too, not followed. A SRC that is written, replaced or removed while it \
-is read fails the load.
+symbolic link is replaced too, not followed. A file that is written, replaced or removed while it \
+is read fails the load; whether blocks of a drive are, nobody can tell.
 
 seconds runs from the program's first instruction (in repeated runs: from the begin of that \
 load) to the last byte visible: opening, reservation and page faults included, dropping caches \
@@ -62,7 +62,9 @@ alone. A bar: takes one file, or blocks, as they are; what it holds is gone when
 writes there. Before memory of a function is used, reads have to land there, or it is refused. \
 After --timeout the load fails; the drive's memory stays in use until it answers.
 
-A digest is over the tensors' bytes in file order, whatever the order and the way of the load.
+A digest is over the tensors' bytes in file order, whatever the order and the way of the load; \
+of blocks, and of a file in a bar:, over all bytes. --verify reads the source once more; what \
+went to a bar:, and blocks, by the same engine into host memory.
 
 With --json an error is an object too, {\"error\": {kind, exit_code, message, path, remedy}}, on \
 standard output; the line on standard error stays.

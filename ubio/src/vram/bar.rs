@@ -30,10 +30,12 @@
 #![expect(unsafe_code, reason = "zeroes fresh parts")]
 
 use std::fmt;
+use std::fs::File;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use self::free::FreeList;
+use self::open::OpenedMemory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::memory::{MemoryKind, PAGE_BYTES, Region, round_up};
 use crate::topology::{MemoryPart, PciAddress};
@@ -124,6 +126,8 @@ pub struct BarMemory {
     mapping: Mapping,
     region: Arc<Region>,
     free: Mutex<FreeList>,
+    /// After the mapping.
+    _lock: Option<File>,
 }
 
 /// A part that somebody has; it goes back when the last who uses it is done.
@@ -141,28 +145,32 @@ impl Drop for Lent {
 
 impl BarMemory {
     /// A function's memory.
-    fn at(location: BarLocation, mapping: Mapping, region: Arc<Region>) -> Arc<Self> {
-        Self::make(location.to_string(), Some(location), mapping, region)
+    fn at(location: BarLocation, opened: OpenedMemory) -> Arc<Self> {
+        let OpenedMemory {
+            region,
+            mapping,
+            lock,
+        } = opened;
+        Arc::new(Self {
+            location: Some(location),
+            _lock: lock,
+            ..Self::of(location.to_string(), mapping, Arc::new(region))
+        })
     }
 
     fn new(name: String, mapping: Mapping, region: Arc<Region>) -> Arc<Self> {
-        Self::make(name, None, mapping, region)
+        Arc::new(Self::of(name, mapping, region))
     }
 
-    fn make(
-        name: String,
-        location: Option<BarLocation>,
-        mapping: Mapping,
-        region: Arc<Region>,
-    ) -> Arc<Self> {
-        let free = Mutex::new(FreeList::new(region.len_bytes()));
-        Arc::new(Self {
+    fn of(name: String, mapping: Mapping, region: Arc<Region>) -> Self {
+        Self {
             name,
-            location,
+            location: None,
             mapping,
+            free: Mutex::new(FreeList::new(region.len_bytes())),
             region,
-            free,
-        })
+            _lock: None,
+        }
     }
 
     /// Takes device memory over that is mapped already, for instance a region of a function

@@ -6,6 +6,9 @@ use std::fs::{File, OpenOptions};
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
 use super::{BarLocation, BarMemory, Mapping};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::memory::{MemoryKind, PAGE_BYTES, Region, round_up};
@@ -17,7 +20,8 @@ impl BarMemory {
     ///
     /// # Errors
     /// InvalidInput: no such function or BAR, or I/O ports. Unsupported: registers, no p2pmem,
-    /// decoding off, or VFIO has it. Busy: a driver uses the BAR. NoSpace: it is smaller.
+    /// decoding off, or VFIO has it. Busy: a driver uses the BAR, or another program that asked
+    /// in this way, or this one; it is free again when the last part of it is dropped. NoSpace: it is smaller.
     /// Permission: only root may.
     pub fn open(location: &BarLocation, len_bytes: Option<u64>) -> Result<Arc<Self>> {
         Self::open_in(&Topology::system(), location, len_bytes)
@@ -38,9 +42,17 @@ impl BarMemory {
             MemoryPart::Bar(number) => open_bar(&folder, &function, number, len_bytes),
             MemoryPart::P2pmem => open_p2pmem(&folder, &function, len_bytes),
         };
-        let (region, mapping) = opened.map_err(|error| error.at(location.to_string()))?;
-        Ok(Self::at(*location, mapping, Arc::new(region)))
+        let opened = opened.map_err(|error| error.at(location.to_string()))?;
+        Ok(Self::at(*location, opened))
     }
+}
+
+/// Memory as it was opened.
+pub(super) struct OpenedMemory {
+    pub(super) region: Region,
+    pub(super) mapping: Mapping,
+    /// Held against others who would give the same bytes out.
+    pub(super) lock: Option<File>,
 }
 
 fn open_bar(
@@ -48,7 +60,7 @@ fn open_bar(
     function: &PciFunction,
     number: u8,
     len_bytes: Option<u64>,
-) -> Result<(Region, Mapping)> {
+) -> Result<OpenedMemory> {
     let has_bytes = check_bar(function, number)?;
     let len_bytes = wanted(len_bytes, has_bytes)?;
     let combining = folder.join(format!("resource{number}_wc"));
@@ -58,6 +70,7 @@ fn open_bar(
         (folder.join(format!("resource{number}")), Mapping::Uncached)
     };
     let file = open_file(&path)?;
+    lock(&file)?;
     let region = Region::of_device(&file, 0, len_bytes, MemoryKind::Bar);
     let region = region.map_err(|error| {
         error.remedy(
@@ -65,7 +78,22 @@ fn open_bar(
              in lockdown (a boot without Secure Boot)",
         )
     })?;
-    Ok((region, mapping))
+    Ok(OpenedMemory {
+        region,
+        mapping,
+        lock: Some(file),
+    })
+}
+
+/// Takes a BAR for this program alone, as far as others ask.
+fn lock(file: &File) -> Result<()> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(Error::new(ErrorKind::Busy, "another load uses this BAR")
+            .remedy("wait for it to end, or take another BAR")),
+        // It is a courtesy: where it is not to be had nothing is worse than without.
+        Err(_) => Ok(()),
+    }
 }
 
 /// Bytes of a BAR that may be mapped.
@@ -85,8 +113,10 @@ fn check_bar(function: &PciFunction, number: u8) -> Result<u64> {
         // These map nothing of their own.
         Some(driver) if driver.starts_with("uio") || driver == "pci-stub" => {}
         Some("vfio-pci") => {
-            return Err(error(ErrorKind::Unsupported, "belongs to vfio-pci")
-                .remedy("open it through VFIO and hand the mapping in (BarMemory::adopt)"));
+            return Err(error(ErrorKind::Unsupported, "belongs to vfio-pci").remedy(
+                "unbind it: echo the address to /sys/bus/pci/drivers/vfio-pci/unbind; a program \
+                     may open it through VFIO and hand the mapping in (BarMemory::adopt)",
+            ));
         }
         Some(driver) => {
             let what = format!("may be in use by the driver {driver}");
@@ -114,7 +144,7 @@ fn open_p2pmem(
     folder: &Path,
     function: &PciFunction,
     len_bytes: Option<u64>,
-) -> Result<(Region, Mapping)> {
+) -> Result<OpenedMemory> {
     let p2pmem = function.p2pmem.ok_or_else(|| {
         Error::new(
             ErrorKind::Unsupported,
@@ -136,7 +166,11 @@ fn open_p2pmem(
     let region = Region::of_device(&file, 0, len_bytes, MemoryKind::P2p).map_err(|error| {
         error.remedy("what is free may lie in several pieces: ask for less of it")
     })?;
-    Ok((region, Mapping::Uncached))
+    Ok(OpenedMemory {
+        region,
+        mapping: Mapping::Uncached,
+        lock: None,
+    })
 }
 
 /// Whole pages: those asked for, else all there are.
@@ -231,6 +265,18 @@ mod tests {
         let bytes = std::fs::read(file).expect("there");
         assert!(bytes[..4096].iter().all(|&byte| byte == 0));
         assert!(bytes[4096..].iter().all(|&byte| byte == 0x66));
+    }
+
+    #[test]
+    fn a_bar_is_of_one_at_a_time() {
+        let tree = machine(Space::of(ENDPOINT));
+        let memory = open(&tree, "2", None).expect("a BAR");
+        refused(&tree, "2", ErrorKind::Busy, "another load");
+        let part = memory.allocate(1).expect("room");
+        drop(memory);
+        refused(&tree, "2", ErrorKind::Busy, "another load");
+        drop(part);
+        assert!(open(&tree, "2", None).is_ok(), "kept");
     }
 
     #[test]

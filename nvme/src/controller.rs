@@ -1,6 +1,7 @@
-//! A controller's life: disable, enable, set up, run, reset, die. A state machine that is moved
-//! on by [`Controller::advance`] and never blocks, so that a reset under I/O and the first
-//! bring-up are the same code. Base 3.5 (initialisation), 3.6 (shutdown), 3.7 (reset).
+//! A controller's life: disable, enable, set up, run, reset, shut down, die. A state machine that
+//! is moved on by [`Controller::advance`] and does not block, so that a reset under I/O and the
+//! first bring-up are the same code; only a controller that is given up is waited for, where the
+//! kernel resets its function ([`Device::quiesce`]). Base 3.5 (initialisation), 3.6 (shutdown), 3.7 (reset).
 //! Knows no memory but its own, and no deadlines of I/O commands.
 
 use std::os::fd::OwnedFd;
@@ -75,6 +76,8 @@ enum State {
     /// Ready for admin commands; one is under way.
     Setup(Step),
     Ready,
+    /// Told to shut down, so that it may write its caches back; told to stop after that.
+    ShuttingDown,
     /// Given up. It does no DMA any more, unless `stuck`.
     Dead(Error),
 }
@@ -128,6 +131,8 @@ pub struct Controller<O> {
     identity: Option<Identity>,
     namespace: Option<Namespace>,
     ended: Vec<O>,
+    /// Why it is not started again once it has stopped.
+    closing: Option<Error>,
     stuck: bool,
     was_set_up: bool,
     resets: u64,
@@ -182,6 +187,7 @@ impl<O> Controller<O> {
             identity: None,
             namespace: None,
             ended: Vec::new(),
+            closing: None,
             stuck: false,
             was_set_up: false,
             resets: 0,
@@ -288,10 +294,12 @@ impl<O> Controller<O> {
     /// Stops the controller, ends what is in flight, and sets it up anew;
     /// [`advance`](Self::advance) does the steps.
     pub fn reset(&mut self) {
-        if matches!(self.state, State::Dead(_) | State::Disabling) {
-            return;
+        if !matches!(
+            self.state,
+            State::Dead(_) | State::Disabling | State::ShuttingDown
+        ) {
+            self.disable();
         }
-        self.disable();
     }
 
     /// Stops it for good, ending what is in flight; blocks until it has.
@@ -300,15 +308,10 @@ impl<O> Controller<O> {
             return;
         }
         let what = format!("{} was closed", self.device.name());
-        self.stop_with(Error::new(ErrorKind::Gone, what));
-    }
-
-    fn stop_with(&mut self, error: Error) {
-        if self.shut_down() {
-            self.restart_queues();
-            self.enter(State::Dead(error));
-        } else {
-            self.die(error);
+        self.shut_down(Error::new(ErrorKind::Gone, what));
+        while self.dead().is_none() {
+            self.device.pause(PAUSE);
+            self.advance();
         }
     }
 
@@ -331,7 +334,7 @@ impl<O> Controller<O> {
             return;
         }
         if self.device.is_wanted_back() {
-            self.stop_with(wanted_back(&*self.device));
+            self.shut_down(wanted_back(&*self.device));
             return;
         }
         match self.device.read_u32(CSTS) {
@@ -359,6 +362,7 @@ impl<O> Controller<O> {
                 self.check_setup_time();
             }
             State::Ready => self.admin_completions(),
+            State::ShuttingDown => self.shutting_down(),
         }
     }
 
@@ -389,7 +393,8 @@ impl<O> Controller<O> {
             self.die(gone(&*self.device));
             return;
         }
-        self.device.write_u32(CC, config & !CC_ENABLE);
+        let shn = 0b11 << CC_SHN_SHIFT;
+        self.device.write_u32(CC, config & !CC_ENABLE & !shn);
         self.enter(State::Disabling);
         if planted::is(PlantedBug::EndBeforeReset) {
             self.restart_queues();
@@ -403,7 +408,10 @@ impl<O> Controller<O> {
         } else if status & CSTS_READY == 0 {
             // It does no DMA any more (Base 3.7.2): what was in flight is over.
             self.restart_queues();
-            self.enable();
+            match self.closing.take() {
+                Some(why) => self.enter(State::Dead(why)),
+                None => self.enable(),
+            }
         } else if self.waited() > self.patience() {
             self.die(timeout(&*self.device, "does not stop"));
         }
@@ -456,35 +464,36 @@ impl<O> Controller<O> {
         } else {
             self.stuck = self.queues.iter().any(|queue| queue.in_flight() > 0);
         }
-        self.enter(State::Dead(error));
+        let why = self.closing.take().unwrap_or(error);
+        self.enter(State::Dead(why));
     }
 
-    /// Shuts down in order, so that the controller may write its caches back. Whether it has
-    /// stopped.
-    fn shut_down(&mut self) -> bool {
-        let config = self.device.read_u32(CC);
-        if config == GONE {
-            return false;
-        }
-        let shn = CC_SHN_NORMAL << CC_SHN_SHIFT;
-        self.device.write_u32(CC, config | shn);
-        let complete = CSTS_SHST_COMPLETE << CSTS_SHST_SHIFT;
-        // Whether or not it is shut down in time, it is disabled.
-        self.wait_for(0b11 << CSTS_SHST_SHIFT, complete, SHUTDOWN_TIMEOUT);
-        self.device.write_u32(CC, config & !CC_ENABLE);
-        self.wait_for(CSTS_READY, 0, self.patience())
-    }
-
-    /// Waits until the masked status is `wanted`.
-    fn wait_for(&self, mask: u32, wanted: u32, at_most: Duration) -> bool {
-        let start = self.device.now();
-        loop {
-            match self.device.read_u32(CSTS) {
-                GONE => return false,
-                status if status & mask == wanted => return true,
-                _ if self.device.now().saturating_sub(start) > at_most => return false,
-                _ => self.device.pause(PAUSE),
+    /// Begins to shut down in order and for good.
+    fn shut_down(&mut self, why: Error) {
+        self.closing = Some(why);
+        match self.state {
+            State::Dead(_) | State::Disabling | State::ShuttingDown => {}
+            // It has nothing to write back.
+            State::Enabling => self.disable(),
+            State::Setup(_) | State::Ready => {
+                let config = self.device.read_u32(CC);
+                if config == GONE {
+                    self.die(gone(&*self.device));
+                    return;
+                }
+                let shn = CC_SHN_NORMAL << CC_SHN_SHIFT;
+                self.device.write_u32(CC, config | shn);
+                self.enter(State::ShuttingDown);
             }
+        }
+    }
+
+    fn shutting_down(&mut self) {
+        let status = self.device.read_u32(CSTS);
+        let is_down = status >> CSTS_SHST_SHIFT & 0b11 == CSTS_SHST_COMPLETE;
+        // Whether or not it is shut down in time, it is disabled.
+        if status == GONE || is_down || self.waited() > SHUTDOWN_TIMEOUT {
+            self.disable();
         }
     }
 }
@@ -510,7 +519,7 @@ fn wanted_back(device: &dyn Device) -> Error {
         "{} is being removed, or given to another driver",
         device.name()
     );
-    Error::new(ErrorKind::Gone, what).remedy("close it: whoever removes it waits for that")
+    Error::new(ErrorKind::Gone, what).remedy("open it anew when it is back")
 }
 
 fn timeout(device: &dyn Device, what: &str) -> Error {

@@ -9,7 +9,7 @@
 pub mod vfio;
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -89,6 +89,12 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// removed. What belongs to it is to be dropped then.
     fn is_wanted_back(&self) -> bool {
         false
+    }
+
+    /// Becomes readable when the device is [wanted back](Self::is_wanted_back); `None` where
+    /// nobody says so.
+    fn removal_event(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     /// The time, from some start on. An emulator may have a clock of its own.

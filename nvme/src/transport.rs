@@ -25,6 +25,8 @@ use crate::namespace::Namespace;
 use crate::status::Status;
 
 pub mod user;
+mod waiting;
+pub mod withdrawn;
 
 /// Memory known to a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -166,6 +168,12 @@ pub trait Transport: fmt::Debug {
     /// # Safety
     /// Until its end was polled nobody else writes its memory, nor reads what it writes.
     unsafe fn submit(&mut self, io: Io) -> Result<(), Io>;
+
+    /// Whether somebody waits for the device to be let go, and nothing comes from it any more:
+    /// it is to be dropped then, once everything has ended.
+    fn is_wanted_back(&self) -> bool {
+        false
+    }
 
     /// Sends what was submitted, appends what has ended, and sees to what is overdue.
     ///

@@ -459,6 +459,34 @@ fn a_reset_is_told_of_in_the_report_and_in_one_only() {
     }
 }
 
+/// The kernel wants the drive while nothing is read: it gets it, although the engine is there.
+#[test]
+fn a_drive_that_is_wanted_back_is_let_go_by_an_idle_engine() {
+    let emulator = emulator(1 << 20);
+    let engine = over(&emulator, WAIT).open().expect("an engine");
+    let load = engine.read_raw(request(0, 1 << 20)).expect("started");
+    drop(load.wait().expect("read"));
+    // Those of the test, and of the function that opened the source.
+    let others = 2;
+    assert!(Arc::strong_count(&emulator) > others);
+    emulator.request_removal();
+    let start = Instant::now();
+    while Arc::strong_count(&emulator) > others {
+        assert!(start.elapsed() < WAIT, "the drive is kept");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for in_place in [false, true] {
+        let again = RawRequest {
+            in_place,
+            ..request(0, 4096)
+        };
+        let error = engine.read_raw(again).expect("started").wait();
+        let error = error.expect_err("nothing to read from");
+        assert_eq!(error.kind(), ErrorKind::Device);
+        assert!(error.to_string().contains("removed"), "{error}");
+    }
+}
+
 #[test]
 fn a_drive_that_goes_away_ends_every_load() {
     let emulator = emulator(8 << 20);

@@ -5,8 +5,8 @@
 #![expect(unsafe_code, reason = "implements the unsafe method that maps memory")]
 
 use std::fmt;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -55,6 +55,9 @@ struct Shared {
     /// Who waits for the controller besides its thread.
     outside: AtomicU32,
     interrupts: Vec<Arc<OwnedFd>>,
+    /// Whether its removal was asked for, and what then becomes readable.
+    removal: AtomicBool,
+    removal_event: OwnedFd,
     /// `None` if stepped.
     start: Option<Instant>,
 }
@@ -150,6 +153,13 @@ impl Emulator {
         self.shared.with(|controller| controller.inject(fault));
     }
 
+    /// Somebody wants the controller for himself, as the kernel does when a function is removed.
+    pub fn request_removal(&self) {
+        self.shared.removal.store(true, Ordering::Release);
+        // It fails where nobody has looked 2^64 times: it is readable then.
+        let _readable_already = rustix::io::write(&self.shared.removal_event, &1_u64.to_ne_bytes());
+    }
+
     /// Namespace `id` has blocks of `block_bytes` from now on, as if another host had formatted
     /// it; its bytes stay.
     ///
@@ -200,10 +210,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     fn new(config: Config, start: Option<Instant>) -> Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let interrupt = |_| {
-            let eventfd = eventfd(0, flags).map(Arc::new);
-            eventfd.map_err(|errno| Error::os("no descriptor for an interrupt", errno))
+        let event = || {
+            let made = eventfd(0, flags);
+            made.map_err(|errno| Error::os("no descriptor for an event", errno))
         };
+        let interrupt = |_| event().map(Arc::new);
         let name = config.name.clone();
         let vectors = config.vectors;
         let controller = Mutex::new(Controller::new(config)?);
@@ -214,6 +225,8 @@ impl Shared {
             wake: Condvar::new(),
             outside: AtomicU32::new(0),
             interrupts: (0..vectors).map(interrupt).collect::<Result<_>>()?,
+            removal: AtomicBool::new(false),
+            removal_event: event()?,
             start,
         })
     }
@@ -373,6 +386,16 @@ impl Device for Emulator {
             let what = format!("{} has no interrupt vector {vector}", self.shared.name);
             Error::new(ErrorKind::Unsupported, what)
         })
+    }
+
+    fn is_wanted_back(&self) -> bool {
+        // Seen; not blocking.
+        let _none = rustix::io::read(&self.shared.removal_event, &mut [0; 8]);
+        self.shared.removal.load(Ordering::Acquire)
+    }
+
+    fn removal_event(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.shared.removal_event.as_fd())
     }
 
     fn quiesce(&self) -> Result<()> {

@@ -34,7 +34,7 @@ mod sys;
 mod sysfs;
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::available_parallelism;
@@ -274,6 +274,10 @@ impl Device for VfioDevice {
             }
         }
         self.wanted_back.load(Ordering::Relaxed)
+    }
+
+    fn removal_event(&self) -> Option<BorrowedFd<'_>> {
+        self.removal.as_ref().map(|removal| removal.as_fd())
     }
 
     /// Switches bus mastering off, and sees that it is; then resets the function where it can

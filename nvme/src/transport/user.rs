@@ -20,13 +20,12 @@ use crate::planted::{self, PlantedBug};
 use crate::queue_pair::CommandId;
 use crate::status::Status;
 use crate::transport::{
-    Direction, Done, Incidents, Io, IoError, MemoryId, Transport, TransportLimits,
+    Direction, Done, Incidents, Io, IoError, MemoryId, Transport, TransportLimits, waiting,
 };
 
 use self::attachment::Attachment;
 
 mod attachment;
-mod waiting;
 
 /// How data is named to the controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -421,7 +420,12 @@ impl Transport for UserTransport {
         if descriptors.is_empty() && self.in_flight > 0 {
             return waiting::spin(ready, other, span);
         }
-        waiting::sleep(ready, &descriptors, other, span)
+        let device = self.controller.device();
+        let removal = device
+            .removal_event()
+            .filter(|_| self.controller.is_ready());
+        let others: Vec<BorrowedFd<'_>> = [Some(other), removal].into_iter().flatten().collect();
+        waiting::sleep(ready, &descriptors, &others, span)
     }
 
     fn in_flight(&self) -> usize {
@@ -432,6 +436,10 @@ impl Transport for UserTransport {
         let delays = self.controller.identity().retry_delays_ms;
         let delay = status.retry_delay().map_or(0, |index| delays[index]);
         Duration::from_millis(delay.into())
+    }
+
+    fn is_wanted_back(&self) -> bool {
+        self.controller.dead().is_some() && self.controller.device().is_wanted_back()
     }
 
     fn incidents(&self) -> Incidents {

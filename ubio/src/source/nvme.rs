@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use nvme::lba::{BlockCount, Lba};
 use nvme::memory::TargetMemory;
+use nvme::transport::withdrawn::Withdrawn;
 use nvme::transport::{Direction, Done, Incidents, Io, IoError, Transport};
 use ubio_core::{FillError, FillErrorKind, ObjectId, Route, Token};
 
@@ -229,6 +230,10 @@ impl NvmeSource {
                 token: submitted.token,
                 result,
             });
+        }
+        if self.transport.is_wanted_back() && self.device_in_flight() == 0 {
+            // Whoever waits for the device waits for the last descriptor of it.
+            self.transport = Box::new(Withdrawn::of(&*self.transport));
         }
         Ok(())
     }

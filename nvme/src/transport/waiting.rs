@@ -24,7 +24,7 @@ pub(super) fn spin(
             }
             std::hint::spin_loop();
         }
-        if readable(&[], other, Some(Duration::ZERO))? {
+        if readable(&[other], Some(Duration::ZERO))? {
             return Ok(());
         }
         if span.is_some_and(|span| start.elapsed() >= span) {
@@ -35,11 +35,11 @@ pub(super) fn spin(
     }
 }
 
-/// Sleeps until an interrupt, `other`, or the end of `span`.
+/// Sleeps until an interrupt, one of `others`, or the end of `span`.
 pub(super) fn sleep(
     ready: impl Fn() -> bool,
     interrupts: &[BorrowedFd<'_>],
-    other: BorrowedFd<'_>,
+    others: &[BorrowedFd<'_>],
     span: Option<Duration>,
 ) -> Result<()> {
     if ready() {
@@ -54,16 +54,14 @@ pub(super) fn sleep(
     if ready() {
         return Ok(());
     }
-    readable(interrupts, other, span).map(|_any| ())
+    let all: Vec<_> = interrupts.iter().chain(others).copied().collect();
+    readable(&all, span).map(|_any| ())
 }
 
-fn readable(
-    interrupts: &[BorrowedFd<'_>],
-    other: BorrowedFd<'_>,
-    span: Option<Duration>,
-) -> Result<bool> {
-    let all = interrupts.iter().chain([&other]);
+/// Waits until one is readable; whether one is.
+pub(super) fn readable(all: &[BorrowedFd<'_>], span: Option<Duration>) -> Result<bool> {
     let mut all: Vec<PollFd<'_>> = all
+        .iter()
         .map(|descriptor| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN))
         .collect();
     let span = span.and_then(|span| Timespec::try_from(span).ok());

@@ -145,6 +145,8 @@ enum Missed {
     Landing,
     /// It did not come back, or the source broke.
     Lost(Error),
+    /// The source had no room for it in time.
+    NotTaken(Error),
 }
 
 impl Missed {
@@ -155,6 +157,7 @@ impl Missed {
                 error,
                 in_flight: true,
             },
+            Self::NotTaken(error) => error.into(),
             Self::Failed(code) => {
                 let what = format!("the drive refused to read into {kind} memory");
                 Error::new(ErrorKind::Unsupported, what)
@@ -232,7 +235,7 @@ impl<S: Source + ?Sized> Prober<'_, S> {
         loop {
             tries += 1;
             let target = Target::Memory { memory, offset: at };
-            match self.command(subject, target).map_err(Missed::Lost)? {
+            match self.command(subject, target)? {
                 Ok(0) => return Err(Missed::Failed(libc::ENODATA)),
                 Ok(bytes) => {
                     let words = words(raw, at, len);
@@ -254,7 +257,7 @@ impl<S: Source + ?Sized> Prober<'_, S> {
         &mut self,
         subject: Subject,
         target: Target,
-    ) -> Result<std::result::Result<u32, FillError>> {
+    ) -> Result<std::result::Result<u32, FillError>, Missed> {
         *self.reads += 1;
         // The core gives such tokens to nobody.
         let token = Token(u64::MAX - *self.reads);
@@ -278,15 +281,19 @@ impl<S: Source + ?Sized> Prober<'_, S> {
             let wait = Wait::AtMost(Duration::from_millis(50));
             let polled = self.source.poll(wait, self.others);
             waker.awake();
-            polled?;
+            polled.map_err(Missed::Lost)?;
             let ours = self.others.iter().position(|end| end.token == token);
             if let Some(ours) = ours {
                 return Ok(self.others.remove(ours).result);
             }
             if start.elapsed() > self.patience {
                 let what = "the drive did not answer the first read in time";
-                return Err(Error::new(ErrorKind::Timeout, what)
-                    .remedy("check the drive (dmesg, smartctl)"));
+                let error = Error::new(ErrorKind::Timeout, what)
+                    .remedy("check the drive (dmesg, smartctl)");
+                return Err(match command {
+                    Some(_) => Missed::NotTaken(error),
+                    None => Missed::Lost(error),
+                });
             }
         }
     }
@@ -416,7 +423,7 @@ mod tests {
             source,
             others: &mut Vec::new(),
             reads: &mut 0,
-            patience: Duration::from_secs(10),
+            patience: Duration::from_millis(200),
         };
         let proven = prove(&mut prober, SUBJECT, (id, &windows), range);
         if !matches!(&proven, Err(unproven) if unproven.in_flight) {
@@ -456,6 +463,17 @@ mod tests {
         let unproven = unproven.expect_err("refused");
         assert_eq!(unproven.error.kind(), ErrorKind::Unsupported);
         assert!(!unproven.in_flight);
+    }
+
+    #[test]
+    fn what_was_never_taken_is_not_in_flight() {
+        let mut source = Answers::new(Vec::new());
+        source.full = u32::MAX;
+        let unproven = proven(&mut source, (0, 1 << 20)).expect_err("no room");
+        assert_eq!(unproven.error.kind(), ErrorKind::Timeout);
+        assert!(!unproven.in_flight);
+        let attached = source.memories.iter().flatten().count();
+        assert_eq!(attached, 1, "the reference is attached still");
     }
 
     #[test]

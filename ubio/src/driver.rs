@@ -18,7 +18,7 @@ use ubio_core::{
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::load::{LentFill, Returns, Shared, engine_gone, lend_window};
-use crate::pairing::{Pair, Proofs};
+use crate::pairing::Pair;
 use crate::source::{Completion, FillCommand, MemoryId, Object, Source, Target, Wait, Waker};
 use crate::stats::{Reason, Report, Stalls};
 use crate::sys::claim::Claim;
@@ -30,11 +30,13 @@ use crate::workers::Workers;
 
 use self::measure::{Measured, Submitted, Timing, histogram};
 pub(crate) use self::origin::Origin;
+use self::proving::Proofs;
 use self::streams::Stream;
 
 mod deadline;
 mod measure;
 mod origin;
+mod proving;
 mod streams;
 
 /// What handles ask of the ring thread.
@@ -94,11 +96,11 @@ pub(crate) struct Parts {
 
 pub(crate) struct Driver {
     core: Core,
-    pub(crate) parts: Parts,
+    parts: Parts,
     /// Where in devices' memory reads were seen to land; host memory needs no proof.
     proofs: Proofs,
     /// Reads made to prove memory.
-    pub(crate) probes: u64,
+    probes: u64,
     /// After the devices and workers: claims on memory end when nothing writes it any more.
     streams: Vec<Stream>,
     waker: Waker,
@@ -109,7 +111,7 @@ pub(crate) struct Driver {
     start: Instant,
     /// Commands with the source.
     submitted: Vec<Submitted>,
-    pub(crate) completions: Vec<Completion>,
+    completions: Vec<Completion>,
     done: Vec<VramDone>,
     /// Operations of the copy engine under way.
     copies: usize,

@@ -192,7 +192,9 @@ impl Builder {
     ///
     /// # Errors
     /// InvalidInput (settings), NoSpace (no memory for the windows), Permission or Io (no
-    /// thread or descriptor). Missing io_uring, huge pages or memlock are no errors: they
+    /// thread or descriptor). Of a drive: InvalidInput (there is none), Permission, Busy, Device
+    /// or Timeout (it does not come up), Unsupported (it cannot be read so, or cannot write into
+    /// the function's memory that windows are to lie in). Missing io_uring, huge pages or memlock are no errors: they
     /// are reasons in [`Engine::explain`] and in every report.
     pub fn open(self) -> Result<Engine> {
         Engine::open(&self)

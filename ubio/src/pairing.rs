@@ -1,20 +1,10 @@
-//! Which drive can write into which memory: what topology says before anything is tried, and
-//! the canary that decides. `ARCHITECTURE.md` has the table of source and memory kinds.
+//! Which drive can write into which memory: what topology says before anything is tried. The
+//! canary decides. `ARCHITECTURE.md` has the table of source and memory kinds.
 
-use std::sync::{Arc, Weak};
-use std::time::Duration;
-
-use ubio_core::Landing;
-
-use crate::canary::{Prober, Subject, Unproven, prove};
-use crate::driver::Driver;
 use crate::error::{Error, ErrorKind, Result};
-use crate::source::MemoryId;
 use crate::source::nvme::NvmeAddress;
-use crate::sys::memory::Region;
 use crate::topology::{P2pReason, PciAddress, PeerMemory, Topology, Verdict, p2p_verdict};
 use crate::vram::bar::BarMemory;
-use crate::window::WindowMemory;
 
 /// What topology says of a drive and a function's memory; `None` where it cannot be asked: an
 /// emulated side, or memory that somebody else mapped.
@@ -106,7 +96,7 @@ impl Pair {
     }
 
     /// An error of the canary with the memory's name, and with what topology knew before.
-    fn named(&self, error: &Error) -> Error {
+    pub(crate) fn named(&self, error: &Error) -> Error {
         let reason = self.verdict.as_ref().and_then(Verdict::reason);
         let what = match reason {
             Some(reason) => format!("{}: {} ({reason})", self.memory, error.what()),
@@ -121,78 +111,6 @@ impl Pair {
             None => named,
         }
     }
-}
-
-/// What was seen to land: which drive's bytes, and where.
-#[derive(Debug, Default)]
-pub(crate) struct Proofs(Vec<Proof>);
-
-#[derive(Debug)]
-struct Proof {
-    drive: u64,
-    region: Weak<Region>,
-    range: (u64, u64),
-}
-
-impl Proofs {
-    /// Whether a drive was seen to reach all of a range (first byte, bytes) of memory.
-    pub(crate) fn hold(&self, drive: u64, region: &Arc<Region>, range: (u64, u64)) -> bool {
-        let inside = |of: (u64, u64)| of.0 <= range.0 && range.0 + range.1 <= of.0 + of.1;
-        self.0.iter().any(|proof| {
-            proof.drive == drive
-                && std::ptr::eq(proof.region.as_ptr(), &raw const **region)
-                && inside(proof.range)
-        })
-    }
-
-    /// From now on one does.
-    pub(crate) fn add(&mut self, drive: u64, region: &Arc<Region>, range: (u64, u64)) {
-        // Memory that is gone gives its address to other memory.
-        self.0.retain(|proof| proof.region.strong_count() > 0);
-        self.0.push(Proof {
-            drive,
-            region: Arc::downgrade(region),
-            range,
-        });
-    }
-}
-
-impl Driver {
-    /// Proves that the source reaches a range of memory that is a device's, with the first read
-    /// of a plan that lands there.
-    ///
-    /// # Errors
-    /// It does not: the memory is named, and what is known against it.
-    pub(crate) fn prove_pair(
-        &mut self,
-        subject: Subject,
-        memory: (MemoryId, &WindowMemory),
-        range: (u64, u64),
-    ) -> Result<(), Unproven> {
-        let deadline = self.parts.deadline;
-        let mut prober = Prober {
-            source: &mut *self.parts.source,
-            others: &mut self.completions,
-            reads: &mut self.probes,
-            patience: deadline.map_or(PATIENCE, |deadline| Duration::from_nanos(deadline.0)),
-        };
-        let proven = prove(&mut prober, subject, memory, range);
-        proven.map_err(|unproven| match &self.parts.pair {
-            Some(pair) => Unproven {
-                error: pair.named(&unproven.error),
-                ..unproven
-            },
-            None => unproven,
-        })
-    }
-}
-
-/// How long the first read may take where loads have no deadline.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Whether a fill of this landing goes through a window.
-pub(crate) fn needs_window(landing: Landing) -> bool {
-    matches!(landing, Landing::Window | Landing::Lent)
 }
 
 #[cfg(test)]
@@ -250,25 +168,6 @@ mod tests {
             said.ends_with(&format!(": errno; {}", reason.remedy())),
             "{said}"
         );
-    }
-
-    #[test]
-    fn a_proof_is_of_one_drive_and_of_what_it_covers() {
-        let region = || Arc::new(Region::anonymous(8192, false).expect("memory"));
-        let (one, other) = (region(), region());
-        let mut proofs = Proofs::default();
-        proofs.add(7, &one, (1000, 500));
-        for range in [(1000, 500), (1000, 1), (1499, 1), (1200, 300)] {
-            assert!(proofs.hold(7, &one, range), "{range:?}");
-            assert!(!proofs.hold(8, &one, range), "another drive");
-            assert!(!proofs.hold(7, &other, range), "other memory");
-        }
-        for range in [(999, 2), (1000, 501), (1499, 2), (0, 8192)] {
-            assert!(!proofs.hold(7, &one, range), "{range:?}");
-        }
-        drop(one);
-        proofs.add(7, &other, (0, 1));
-        assert_eq!(proofs.0.len(), 1, "kept of memory that is gone");
     }
 
     #[test]

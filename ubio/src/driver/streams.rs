@@ -4,16 +4,14 @@ use std::sync::Arc;
 
 use ubio_core::{FillErrorKind, Landing, ObjectId, Outcome, StreamId, StreamPlan};
 
+use super::proving::Opening;
 use super::{Driver, Ending, OpenStream, Origin};
-use crate::canary::{Subject, Unproven};
 use crate::error::{Error, ErrorKind, NOT_STRICT, READ_AGAIN, Result};
-use crate::pairing::needs_window;
 use crate::source::MemoryId;
 use crate::source::nvme::failure::of_stream;
 use crate::stats::Reason;
 use crate::sys::claim::Claim;
 use crate::vram::{BufferId, VramBuffer};
-use crate::window::WindowMemory;
 
 pub(super) struct Stream {
     pub(super) id: StreamId,
@@ -162,39 +160,6 @@ impl Driver {
         }
     }
 
-    /// Windows that are a device's are proven by the first stream of each drive.
-    fn prove_windows(&mut self, opening: Opening<'_>) -> Result<()> {
-        let windows = self.parts.windows.clone();
-        let memory = (self.parts.window_memory, &windows);
-        let range = (0, windows.region().len_bytes());
-        let proven = self.prove(opening, memory, range, needs_window);
-        proven.map_err(|missed| self.not_proven(missed, opening.origin))
-    }
-
-    /// Proves that each drive of a stream reaches a range of memory that is a device's and that
-    /// it reads into, where that was not seen before.
-    fn prove(
-        &mut self,
-        opening: Opening<'_>,
-        memory: (MemoryId, &WindowMemory),
-        range: (u64, u64),
-        lands: impl Fn(Landing) -> bool,
-    ) -> Result<(), Missed> {
-        if !memory.1.kind().is_device() {
-            return Ok(());
-        }
-        for (subject, object) in opening.subjects(lands) {
-            let drive = self.parts.source.drive(subject.object);
-            if self.proofs.hold(drive, memory.1.region(), range) {
-                continue;
-            }
-            self.prove_pair(subject, memory, range)
-                .map_err(|unproven| Missed { unproven, object })?;
-            self.proofs.add(drive, memory.1.region(), range);
-        }
-        Ok(())
-    }
-
     fn adopt(
         &mut self,
         buffer: VramBuffer,
@@ -222,36 +187,6 @@ impl Driver {
                 Err(error)
             }
         }
-    }
-
-    /// The words of a load whose memory was not proven. Where a read for that has not come back
-    /// nobody can tell what it will write: the engine gives up.
-    fn not_proven(&mut self, missed: Missed, origin: &Origin) -> Error {
-        let error = origin.at(missed.object, missed.unproven.error);
-        if missed.unproven.in_flight {
-            self.fail_all(&error);
-        }
-        error
-    }
-
-    /// A destination as a target of the source, proven where it is a device's.
-    fn attach_proven(&mut self, memory: &WindowMemory, opening: Opening<'_>) -> Result<MemoryId> {
-        if memory.kind().is_device()
-            && let Some(pair) = &self.parts.pair
-        {
-            // First, since it names both sides and the way out.
-            pair.check()?;
-        }
-        let id = self.parts.source.attach(memory, false)?;
-        let in_place = |landing| !needs_window(landing);
-        if let Err(missed) = self.prove(opening, (id, memory), opening.claimed, in_place) {
-            match missed.unproven.in_flight {
-                true => memory.region().claims().give_up(),
-                false => self.parts.source.detach(id),
-            }
-            return Err(self.not_proven(missed, opening.origin));
-        }
-        Ok(id)
     }
 
     pub(super) fn let_go(&mut self, stream: &Stream) {
@@ -302,45 +237,6 @@ impl Driver {
         };
         stream.ending.0.finish(outcome);
     }
-}
-
-/// A stream that is being opened.
-#[derive(Clone, Copy)]
-struct Opening<'a> {
-    plan: &'a StreamPlan,
-    /// As the source knows them.
-    objects: &'a [ObjectId],
-    origin: &'a Origin,
-    /// First byte and bytes of the destination that are the stream's alone.
-    claimed: (u64, u64),
-}
-
-impl Opening<'_> {
-    /// What the first fill of each of the plan's objects reads that lands in such a way, and
-    /// which object that is.
-    fn subjects(&self, lands: impl Fn(Landing) -> bool) -> Vec<(Subject, u32)> {
-        let mut seen = vec![false; self.objects.len()];
-        let fills = self.plan.fills.iter().filter(|fill| lands(fill.landing));
-        let first =
-            fills.filter(|fill| !std::mem::replace(&mut seen[fill.object.0 as usize], true));
-        first
-            .map(|fill| {
-                let subject = Subject {
-                    object: self.objects[fill.object.0 as usize],
-                    route: fill.route,
-                    offset: fill.offset,
-                    len: fill.len,
-                };
-                (subject, fill.object.0)
-            })
-            .collect()
-    }
-}
-
-/// Memory that was not proven, and of the stream's objects the one that did not reach it.
-struct Missed {
-    unproven: Unproven,
-    object: u32,
 }
 
 pub(super) fn failed(stream: &Stream, failure: &ubio_core::action::Failure) -> Error {

@@ -7,16 +7,17 @@
     reason = "submits operations on memory that the core leased exclusively"
 )]
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Sender;
 use ubio_core::{
     Action, Core, FillErrorKind, ItemIndex, Landing, Lease, Limits, Nanos, Setting, Stall,
     StreamPlan,
 };
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::inbox::Inbox;
 use crate::load::{LentFill, Returns, Shared, engine_gone, lend_window};
 use crate::pairing::Pair;
 use crate::source::{Completion, FillCommand, MemoryId, Object, Source, Target, Wait, Waker};
@@ -66,12 +67,17 @@ pub(crate) struct OpenStream {
 }
 
 /// Makes sure that a load ends for its holder, whatever becomes of the ring thread.
-pub(crate) struct Ending(pub(crate) Arc<Shared>);
+pub(crate) struct Ending(
+    pub(crate) Arc<Shared>,
+    /// Why the ring thread gave up, if it did.
+    pub(crate) Arc<OnceLock<Error>>,
+);
 
 impl Drop for Ending {
     fn drop(&mut self) {
         if !self.0.is_finished() {
-            self.0.finish(Err(engine_gone()));
+            let why = self.1.get().cloned().unwrap_or_else(engine_gone);
+            self.0.finish(Err(why));
         }
     }
 }
@@ -85,7 +91,9 @@ pub(crate) struct Parts {
     pub(crate) vram_windows: WindowsId,
     pub(crate) workers: Arc<Workers>,
     pub(crate) limits: Limits,
-    pub(crate) control: Receiver<Control>,
+    pub(crate) control: Inbox<Control>,
+    /// Why nothing can be loaded any more, once that is so; for handles.
+    pub(crate) broken: Arc<OnceLock<Error>>,
     pub(crate) traced: bool,
     pub(crate) reasons: Vec<Reason>,
     /// The memory of a function that is used, if there is any.
@@ -116,8 +124,6 @@ pub(crate) struct Driver {
     /// Operations of the copy engine under way.
     copies: usize,
     closing: bool,
-    /// Why nothing can be loaded any more, once that is so.
-    broken: Option<Error>,
 }
 
 fn id_of(lease: Lease) -> u64 {
@@ -190,7 +196,6 @@ impl Driver {
             done: Vec::new(),
             copies: 0,
             closing: false,
-            broken: None,
             parts,
         })
     }
@@ -201,6 +206,14 @@ impl Driver {
 
     /// Runs until closed and nothing is under way any more.
     pub(crate) fn run(mut self) {
+        self.run_to_the_end();
+        // Who asked meanwhile is told why there is no more; what comes later is dropped.
+        while let Some(message) = self.parts.control.take() {
+            self.control(message);
+        }
+    }
+
+    fn run_to_the_end(&mut self) {
         loop {
             let moved = self.step();
             if self.closing && self.parts.source.in_flight() == 0 && self.copies == 0 {
@@ -221,7 +234,7 @@ impl Driver {
     /// Does what can be done now; `false` if there was nothing.
     fn step(&mut self) -> bool {
         let mut moved = false;
-        while let Ok(message) = self.parts.control.try_recv() {
+        while let Some(message) = self.parts.control.take() {
             moved = true;
             self.control(message);
         }

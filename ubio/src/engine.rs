@@ -2,10 +2,10 @@
 //! thread never asks what hardware it runs on.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::bounded;
 use fs_adapter::Model;
 use fs_adapter::placement::Placement;
 use fs_adapter::plan::Plan;
@@ -14,6 +14,7 @@ use ubio_core::Landing;
 use crate::destination;
 use crate::driver::{Control, Driver, Ending, OpenStream, Origin};
 use crate::error::{Error, ErrorKind, NOT_STRICT, Result};
+use crate::inbox::{Closed, Outbox, inbox};
 use crate::limits::CONTROL_QUEUE;
 use crate::load::{Lending, Load, Shared};
 use crate::open::{Builder, Explanation, open_parts};
@@ -97,7 +98,9 @@ impl LoadRequest {
 /// be started from any thread; dropping it cancels what runs and waits for the devices.
 #[derive(Debug)]
 pub struct Engine {
-    control: Sender<Control>,
+    control: Outbox<Control>,
+    /// Why the ring thread gave up, if it did.
+    broken: Arc<OnceLock<Error>>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
     explanation: Explanation,
@@ -121,28 +124,33 @@ impl Engine {
     }
 
     pub(crate) fn open(builder: &Builder) -> Result<Self> {
-        let (control, messages) = bounded(CONTROL_QUEUE);
+        let (control, messages) = inbox(CONTROL_QUEUE);
+        let broken = Arc::default();
         let (started, starts) = bounded::<Started>(1);
         let settings = builder.clone();
-        let thread = thread::start("ubio-ring", move || match open_parts(&settings, messages) {
-            Ok((parts, explanation)) => {
-                let waker = parts.source.waker();
-                match Driver::new(parts, settings.first_settings(), settings.adaptive) {
-                    Ok(driver) => {
-                        // The opener waits for exactly this.
-                        let _gone = started.send(Ok((waker, explanation)));
-                        driver.run();
+        let gives_up = Arc::clone(&broken);
+        let thread = thread::start("ubio-ring", move || {
+            match open_parts(&settings, messages, gives_up) {
+                Ok((parts, explanation)) => {
+                    let waker = parts.source.waker();
+                    match Driver::new(parts, settings.first_settings(), settings.adaptive) {
+                        Ok(driver) => {
+                            // The opener waits for exactly this.
+                            let _gone = started.send(Ok((waker, explanation)));
+                            driver.run();
+                        }
+                        Err(error) => drop(started.send(Err(error))),
                     }
-                    Err(error) => drop(started.send(Err(error))),
                 }
+                Err(error) => drop(started.send(Err(error))),
             }
-            Err(error) => drop(started.send(Err(error))),
         })
         .map_err(|cause| not_started("the ring thread", cause))?;
         let gone = || Error::new(ErrorKind::Io, "the ring thread ended while it started");
         match starts.recv().map_err(|_disconnected| gone()).flatten() {
             Ok((waker, explanation)) => Ok(Self {
                 control,
+                broken,
                 waker,
                 thread: Some(thread),
                 explanation,
@@ -192,10 +200,21 @@ impl Engine {
 
     pub(crate) fn send(&self, message: Control) -> Result<()> {
         self.check_process()?;
-        let gone = |_disconnected| Error::new(ErrorKind::Cancelled, "the engine has ended");
-        self.control.send(message).map_err(gone)?;
+        self.control.send(message).map_err(|Closed| self.ended())?;
         self.waker.wake();
         Ok(())
+    }
+
+    /// Sees to it that a load ends.
+    pub(crate) fn ending(&self, shared: Arc<Shared>) -> Ending {
+        Ending(shared, Arc::clone(&self.broken))
+    }
+
+    /// The words for an engine whose ring thread has ended.
+    fn ended(&self) -> Error {
+        self.broken.get().cloned().unwrap_or_else(|| {
+            Error::new(ErrorKind::Cancelled, "the engine has ended").remedy("open another one")
+        })
     }
 
     /// Starts a load into one destination. The returned handle gives tensors as they become
@@ -280,7 +299,7 @@ impl Engine {
             item_bytes,
             strict: request.strict,
             reasons,
-            ending: Ending(shared),
+            ending: self.ending(shared),
         })))?;
         Ok(load)
     }
@@ -338,7 +357,7 @@ impl Engine {
             item_bytes,
             strict: false,
             reasons: direct_reasons(&probed, routes),
-            ending: Ending(Arc::clone(&shared)),
+            ending: self.ending(Arc::clone(&shared)),
         })))?;
         Ok(Lending::new(plan.order.clone(), shared))
     }
@@ -356,7 +375,7 @@ impl Engine {
 
     fn start_traditional(&self, load: Traditional) -> Result<()> {
         let shared = Arc::clone(&load.shared);
-        let ending = Ending(Arc::clone(&shared));
+        let ending = self.ending(Arc::clone(&shared));
         let moved = Arc::clone(&self.traditional_bytes);
         let thread = thread::start("ubio-traditional", move || {
             let outcome = load.run().map(|bytes| {
@@ -390,8 +409,7 @@ impl Engine {
     pub fn take_report(&self) -> Result<Report> {
         let (reply, answer) = bounded(1);
         self.send(Control::Report(reply))?;
-        let gone = |_disconnected| Error::new(ErrorKind::Cancelled, "the engine has ended");
-        let mut report = answer.recv().map_err(gone)?;
+        let mut report = answer.recv().map_err(|_disconnected| self.ended())?;
         let moved = self.traditional_bytes.swap(0, Ordering::Relaxed);
         *report.route_bytes.entry("traditional").or_default() += moved;
         let cached = self.cached_bytes.swap(0, Ordering::Relaxed);
@@ -408,9 +426,7 @@ impl Engine {
     pub fn take_trace(&self) -> Result<Trace> {
         let (reply, answer) = bounded(1);
         self.send(Control::Trace(reply))?;
-        answer
-            .recv()
-            .map_err(|_disconnected| Error::new(ErrorKind::Cancelled, "the engine has ended"))
+        answer.recv().map_err(|_disconnected| self.ended())
     }
 }
 

@@ -43,6 +43,7 @@ mod destination;
 mod driver;
 pub mod engine;
 pub mod error;
+mod inbox;
 pub mod limits;
 pub mod load;
 pub mod map;

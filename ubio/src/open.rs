@@ -1,7 +1,7 @@
 //! Opening an engine: its settings, what is probed and chosen, and the words for it.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ubio_core::{Limits, Nanos, Setting};
@@ -9,6 +9,7 @@ use ubio_core::{Limits, Nanos, Setting};
 use crate::driver::{Control, Parts};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
+use crate::inbox::Inbox;
 use crate::limits::{
     DEFAULT_WINDOW_BYTES, DEFAULT_WINDOWS, DIRECT_DEPTH, FIRST_COMMAND_BYTES, FIRST_DEPTH,
     FIRST_IN_PLACE_COMMAND_BYTES, FIRST_IN_PLACE_DEPTH, MAX_COMMAND_BYTES, STREAMS, TICKETS,
@@ -290,7 +291,8 @@ fn window_memory(settings: &Builder) -> Result<WindowMemory> {
 /// Makes everything an engine is made of, on the thread that is to run it.
 pub(crate) fn open_parts(
     settings: &Builder,
-    control: crossbeam_channel::Receiver<Control>,
+    control: Inbox<Control>,
+    broken: Arc<OnceLock<Error>>,
 ) -> Result<(Parts, Explanation)> {
     let mut limits = settings.limits();
     // Checked by the core once more; here so that a wrong size never reaches the allocator.
@@ -350,6 +352,7 @@ pub(crate) fn open_parts(
         workers,
         limits,
         control,
+        broken,
         traced: settings.traced,
         reasons,
         pair,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use fs_adapter::{FileIndex, Model};
 use ubio_core::Landing;
 
-use crate::driver::{Control, Ending, OpenStream, Origin};
+use crate::driver::{Control, OpenStream, Origin};
 use crate::engine::{Engine, Routes, policy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::CALLER_COPY_BYTES;
@@ -176,7 +176,7 @@ impl Engine {
             item_bytes: vec![request.len_bytes],
             strict: false,
             reasons: direct_reasons(probed, request.routes),
-            ending: Ending(shared),
+            ending: self.ending(shared),
         })))?;
         Ok(transfer)
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use fs_adapter::FileIndex;
 use ubio_core::{Landing, StreamPlan};
 
-use crate::driver::{Control, Ending, OpenStream, Origin};
+use crate::driver::{Control, OpenStream, Origin};
 use crate::engine::{Destination, Engine, Routes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::load::{Shared, Watch};
@@ -182,7 +182,7 @@ impl Engine {
             item_bytes,
             strict: request.strict,
             reasons: subject.reasons,
-            ending: Ending(shared),
+            ending: self.ending(shared),
         })))?;
         Ok(load)
     }

@@ -61,7 +61,7 @@ impl Driver {
             stream.ending.0.finish(Err(error.clone()));
         }
         self.closing = true;
-        self.broken.get_or_insert_with(|| error.clone());
+        self.parts.broken.get_or_init(|| error.clone());
     }
 
     /// Tells lending streams of their failure while their windows are still out.
@@ -80,7 +80,7 @@ impl Driver {
     }
 
     pub(super) fn open(&mut self, open: OpenStream) {
-        if let Some(error) = &self.broken {
+        if let Some(error) = self.parts.broken.get() {
             open.ending.0.finish(Err(error.clone()));
             return;
         }

@@ -9,9 +9,12 @@ use std::os::unix::process::CommandExt;
 use crate::models::write_model;
 use crate::program::{Said, args, command, folder};
 
-/// Answers EPERM to `io_uring_setup` (425 on every architecture), and lets all else pass.
-fn forbid_io_uring() -> std::io::Result<()> {
-    const IO_URING_SETUP: u32 = 425;
+/// `io_uring_setup` and `io_uring_enter` on every architecture.
+const IO_URING_SETUP: u32 = 425;
+const IO_URING_ENTER: u32 = 426;
+
+/// Answers EPERM to one system call, and lets all else pass.
+fn forbid(number: u32) -> std::io::Result<()> {
     let errno = libc::SECCOMP_RET_ERRNO | libc::EPERM.unsigned_abs();
     let step = |code: u32, jt, jf, k| libc::sock_filter {
         code: u16::try_from(code).unwrap_or(0),
@@ -22,12 +25,7 @@ fn forbid_io_uring() -> std::io::Result<()> {
     // The number of the call is the first word of struct seccomp_data.
     let mut filter = [
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        step(
-            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            0,
-            1,
-            IO_URING_SETUP,
-        ),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, errno),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
@@ -50,11 +48,27 @@ fn forbid_io_uring() -> std::io::Result<()> {
     Ok(())
 }
 
-fn ubcp_without_io_uring(args: &[std::ffi::OsString]) -> Said {
+fn ubcp_without(number: u32, args: &[std::ffi::OsString]) -> Said {
     let mut command = command(args);
     // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
-    unsafe { command.pre_exec(forbid_io_uring) };
+    unsafe { command.pre_exec(move || forbid(number)) };
     command.output().expect("ubcp starts").into()
+}
+
+fn ubcp_without_io_uring(args: &[std::ffi::OsString]) -> Said {
+    ubcp_without(IO_URING_SETUP, args)
+}
+
+/// A ring that can be made and not be used: the engine's thread ends as soon as it would sleep,
+/// before or after the load was asked for.
+#[test]
+fn a_ring_that_breaks_ends_the_load_with_its_cause() {
+    let folder = folder();
+    let path = write_model(folder.path());
+    for _ in 0..20 {
+        let said = ubcp_without(IO_URING_ENTER, &args![path, "host:", "--via=ub"]);
+        said.failed(1, &["io_uring_enter failed", "seccomp"]);
+    }
 }
 
 #[test]

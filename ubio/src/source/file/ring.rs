@@ -269,7 +269,10 @@ impl Ring {
             {
                 Ok(())
             }
-            Err(cause) => Err(Error::os("io_uring_enter failed", cause)),
+            Err(cause) => Err(Error::os("io_uring_enter failed", cause).remedy(
+                "allow all three calls of io_uring in the seccomp profile, or none: then threads \
+                 read instead",
+            )),
         }
     }
 

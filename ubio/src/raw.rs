@@ -197,7 +197,8 @@ fn check(buffer: &VramBuffer, offset: u64, needed: u64, in_place: bool) -> Resul
     let address = buffer.region().address(0, 0) as u64;
     if in_place && !(offset | address).is_multiple_of(ALIGNMENT) {
         let what = format!("in place, offset and destination are multiples of {ALIGNMENT} bytes");
-        return invalid(what);
+        return Err(Error::new(ErrorKind::InvalidInput, what)
+            .remedy("begin with such a byte, or go through windows"));
     }
     Ok(())
 }

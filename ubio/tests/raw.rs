@@ -2,15 +2,16 @@
 //! bounds, the canary, and deadlines.
 
 use std::io::Write;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fs_adapter::plan::{Order, Plan as LoadPlan, Selection};
 use fs_adapter::{FileIndex, Model, OpenOptions, placement};
-use nvme::memory::TargetMemory;
+use nvme::memory::{RawMemory, TargetMemory};
 use nvme_emulator::fault::ControllerFault;
 use nvme_emulator::{
-    Config, Deed, Delay, Emulator, Ending, Match, MemoryDisk, Namespace, Plan, Scatter, Script,
+    Config, Deed, Delay, Disk, Emulator, Ending, Match, MemoryDisk, Namespace, Plan, Scatter,
+    Script,
 };
 use nvme_sys::opcode::nvm::READ;
 use tempfile::NamedTempFile;
@@ -405,6 +406,50 @@ fn a_deadline_ends_the_load_and_not_the_command() {
         .wait();
     let wanted = bytes(0, 8 * usize::try_from(WINDOW).expect("small"));
     assert!(loaded.expect("read").bytes() == Some(&wanted[..]));
+}
+
+/// A disk that answers no read while the lock is held.
+#[derive(Debug)]
+struct Stalling(MemoryDisk, Arc<Mutex<()>>);
+
+impl Disk for Stalling {
+    fn len_bytes(&self) -> u64 {
+        self.0.len_bytes()
+    }
+
+    fn read(&mut self, offset: u64, to: &[RawMemory]) -> std::io::Result<()> {
+        let _passes = self.1.lock().expect("not poisoned");
+        self.0.read(offset, to)
+    }
+
+    fn write(&mut self, offset: u64, from: &[RawMemory]) -> std::io::Result<()> {
+        self.0.write(offset, from)
+    }
+
+    fn zero(&mut self, offset: u64, len_bytes: u64) -> std::io::Result<()> {
+        self.0.zero(offset, len_bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// What stalls under an emulated controller stalls a command, and nobody else.
+#[test]
+fn a_deadline_holds_also_where_a_disk_keeps_the_controller() {
+    let gate = Arc::new(Mutex::new(()));
+    let disk = Stalling(MemoryDisk::of(&bytes(0, 1 << 20)), Arc::clone(&gate));
+    let emulator = Emulator::threaded(Config::new(Namespace::new(disk, 512)));
+    let emulator = Arc::new(emulator.expect("an emulator"));
+    let engine = over(&emulator, Duration::from_millis(200));
+    let engine = engine.open().expect("an engine");
+    let stalls = gate.lock().expect("not poisoned");
+    let error = engine.read_raw(request(0, 4096)).expect("started").wait();
+    assert_eq!(error.expect_err("no answer").kind(), ErrorKind::Timeout);
+    drop(stalls);
+    let loaded = engine.read_raw(request(0, 4096)).expect("started").wait();
+    assert!(loaded.expect("read").bytes() == Some(&bytes(0, 4096)[..]));
 }
 
 #[test]

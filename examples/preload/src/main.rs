@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use preload::{Preloaded, files, keep, pass};
+use tokio_uring::Runtime;
 use ubio::Engine;
 
 /// Preloads files into host memory and prints the checksum and speed of each.
@@ -35,7 +37,15 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    match tokio_uring::start(run(&options)) {
+    let ended = match Runtime::new(&tokio_uring::builder()) {
+        Ok(runtime) => runtime.block_on(run(&options)),
+        Err(cause) => Err(format!(
+            "no io_uring for tokio-uring: {cause}; set kernel.io_uring_disabled=0, allow it in the \
+             seccomp profile, or raise the memlock limit (ulimit -l); ubcp needs none of that"
+        )
+        .into()),
+    };
+    match ended {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -54,13 +64,13 @@ async fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     let loaded = preload_all(&engine, paths, options.jobs, !options.pass).await;
     let took = start.elapsed();
     let bytes = loaded.iter().map(|file| file.bytes).sum();
-    println!(
+    say(format_args!(
         "{} of {count} files, {}, {:.3} s, {:.2} GiB/s",
         loaded.len(),
         size(bytes),
         took.as_secs_f64(),
         gib_per_s(bytes, took)
-    );
+    ));
     let mut well = loaded.len() == count;
     if options.verify {
         for file in &loaded {
@@ -70,7 +80,7 @@ async fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
                 well = false;
             }
         }
-        println!("verified: {well}");
+        say(format_args!("verified: {well}"));
     }
     Ok(well)
 }
@@ -117,14 +127,25 @@ async fn preload_all(
 }
 
 fn tell(file: &Preloaded) {
-    println!(
+    say(format_args!(
         "{:08x}  {:>10}  {:6.2} GiB/s  {:6} tensors  {}",
         file.crc32c,
         size(file.bytes),
         gib_per_s(file.bytes, file.took),
         file.tensors,
         file.path.display()
-    );
+    ));
+}
+
+/// Prints a line; ends the program where nobody takes it.
+fn say(line: std::fmt::Arguments<'_>) {
+    if let Err(cause) = writeln!(std::io::stdout().lock(), "{line}") {
+        if cause.kind() == std::io::ErrorKind::BrokenPipe {
+            std::process::exit(0);
+        }
+        eprintln!("preload: cannot write to standard output: {cause}");
+        std::process::exit(1);
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]

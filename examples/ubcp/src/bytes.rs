@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fs_adapter::{FileIndex, Format, Model};
+use fs_adapter::{FileIndex, Format, Model, OpenOptions};
 use ubio::range::Opened;
 use ubio::source::nvme::{NvmeAddress, NvmeOptions};
 use ubio::vram::VramBuffer;
@@ -133,6 +133,8 @@ struct Job<'a> {
     engine: Engine,
     address: Option<&'a NvmeAddress>,
     file: Option<Opened>,
+    /// The file under an emulated controller, to see whether it changes.
+    image: Option<Model>,
     offset: u64,
     len_bytes: u64,
     in_place: bool,
@@ -155,6 +157,10 @@ impl<'a> Job<'a> {
                 Some(memory)
             }
             _ => None,
+        };
+        let image = match &origin {
+            Origin::Namespace(source) => image(&source.address)?,
+            Origin::File(_) => None,
         };
         let (address, file, offset, len_bytes) = match origin {
             Origin::Namespace(source) => {
@@ -179,13 +185,19 @@ impl<'a> Job<'a> {
             (Some(opened), _) => opened.model().file(FileIndex(0)).len_bytes(),
             (None, info) => info.expect("opened for a namespace").len_bytes,
         };
-        let len_bytes = match len_bytes {
-            Some(len) => len,
-            None => has.checked_sub(offset).ok_or_else(|| {
-                let what = format!("offset {offset} lies beyond the {has} bytes there are");
-                Failure::usage(what, "ask for what there is (offset=, len=)")
-            })?,
-        };
+        let left = has.saturating_sub(offset);
+        let len_bytes = len_bytes.unwrap_or(left);
+        // Before memory is taken for it.
+        if len_bytes == 0 || len_bytes > left {
+            let what = match len_bytes {
+                0 => format!("no bytes are asked for: offset {offset} of {has}"),
+                _ => format!("{len_bytes} bytes at offset {offset} are asked for, of {has}"),
+            };
+            return Err(Failure::usage(
+                what,
+                "ask for what there is (offset=, len=)",
+            ));
+        }
         let mut job = Self {
             args,
             signals,
@@ -194,6 +206,7 @@ impl<'a> Job<'a> {
             engine,
             address,
             file,
+            image,
             offset,
             len_bytes,
             in_place: false,
@@ -260,7 +273,13 @@ impl<'a> Job<'a> {
             (None, Some(memory)) => VramBuffer::Bar(memory.allocate(room).map_err(failed)?),
             (None, None) => VramBuffer::Host(allocate(room.max(1)).map_err(failed)?),
         };
-        let loaded = self.run(buffer)?;
+        let loaded = self.run(buffer);
+        // Also where it failed: that may be why.
+        if let Some(image) = &self.image {
+            let unchanged = image.check_unchanged();
+            unchanged.map_err(|error| Failure::model(&error))?;
+        }
+        let loaded = loaded?;
         let measured = meter.stop();
         let report = self.engine.take_report();
         let report = report.map_err(|error| Failure::engine(&error))?;
@@ -369,6 +388,20 @@ fn each_part(
         at += len;
     }
     Ok(())
+}
+
+/// The file under an emulated controller; a block device is as silent as a drive.
+fn image(address: &NvmeAddress) -> Result<Option<Model>, Failure> {
+    match address {
+        NvmeAddress::Emulated { file, .. }
+            if file.metadata().is_ok_and(|is| is.len() > 0 && is.is_file()) =>
+        {
+            let options = OpenOptions::default().format(Format::Raw);
+            let image = Model::open(file, &options);
+            image.map(Some).map_err(|error| Failure::model(&error))
+        }
+        _ => Ok(None),
+    }
 }
 
 fn options(args: &Args) -> NvmeOptions {

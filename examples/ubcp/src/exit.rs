@@ -16,7 +16,7 @@ Exit codes:
   1    I/O or device error, or too few open files or threads are allowed; also when only the
        report could not be printed
   2    wrong usage
-  3    the source is missing, not readable for you, damaged or not a model
+  3    the source is missing, not readable for you (or another driver's), damaged or not a model
   4    the destination cannot take it (space, permission), or memory is missing
   5    --strict, and less than the best way was to be had
   6    --verify found a difference; nothing was published
@@ -162,31 +162,51 @@ impl Failure {
             _ => Exit::Io,
         };
         let cause = source.map_or_else(String::new, |source| format!(": {source}"));
-        Self {
+        let failure = Self {
             exit,
             kind: error.kind().as_str(),
             message: format!("{}{cause}", error.what()),
             path: error.path().map(Path::to_owned),
             remedy: error.advice().map(str::to_owned),
+        };
+        match io_cause(error).and_then(no_descriptor) {
+            Some(remedy) => Self {
+                exit: Exit::Io,
+                ..failure.remedy(remedy)
+            },
+            None => failure,
         }
     }
 
     /// An error of the engine's while the source was opened.
     pub(crate) fn source(error: &EngineError) -> Self {
-        let mut failure = Self::engine(error);
-        if error.kind() == EngineKind::Permission {
-            failure.exit = Exit::Input;
+        let failure = Self::engine(error);
+        let errno = io_cause(error).and_then(Errno::from_io_error);
+        let is_name = matches!(
+            errno,
+            Some(Errno::LOOP | Errno::NAMETOOLONG | Errno::NOTDIR)
+        );
+        let is_input = match error.kind() {
+            EngineKind::Permission | EngineKind::Unsupported | EngineKind::Busy => true,
+            // Of the source, and not of a setting.
+            EngineKind::InvalidInput => error.path().is_some(),
+            _ => is_name,
+        };
+        match is_input {
+            true => Self {
+                exit: Exit::Input,
+                ..failure
+            },
+            false => failure,
         }
-        failure
     }
 
     /// An error of the engine's while the destination was made or published.
     pub(crate) fn destination(error: &EngineError) -> Self {
         let mut failure = Self::engine(error);
-        let source = std::error::Error::source(error);
-        let cause = source.and_then(<dyn std::error::Error>::downcast_ref::<std::io::Error>);
         // Where descriptors run out is a matter of chance.
-        if failure.exit != Exit::Usage && cause.and_then(no_descriptor).is_none() {
+        let none_left = io_cause(error).and_then(no_descriptor).is_some();
+        if failure.exit != Exit::Usage && !none_left {
             failure.exit = Exit::Destination;
         }
         failure
@@ -214,6 +234,11 @@ impl fmt::Display for Failure {
             None => Ok(()),
         }
     }
+}
+
+fn io_cause(error: &EngineError) -> Option<&std::io::Error> {
+    let source = std::error::Error::source(error);
+    source.and_then(<dyn std::error::Error>::downcast_ref::<std::io::Error>)
 }
 
 /// What to do where the program, or the machine, may open no more files.

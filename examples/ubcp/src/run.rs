@@ -194,7 +194,9 @@ pub(crate) fn repeat<T>(
     for time in 1..=repeats {
         meter.except(&mut before)?;
         done.push(once(meter, time == repeats)?);
-        meter = Meter::from_now();
+        if time < repeats {
+            meter = Meter::from_now();
+        }
     }
     Ok(done)
 }

@@ -84,7 +84,7 @@ impl Source {
         if text.is_empty() {
             return Err(Failure::usage("SRC is empty", "name a file or a folder"));
         }
-        if text == "-" || text == "host:" {
+        if text == "-" || text == "host:" || after(text, "bar:").is_some() {
             return Err(Failure::usage(
                 format!("{} cannot be a source", text.display()),
                 "name a file, a folder or shm:NAME",

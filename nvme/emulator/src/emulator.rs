@@ -7,7 +7,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use nvme::device::Device;
 use nvme::dma::DmaRun;
 use nvme::memory::RawMemory;
 use nvme::{Error, ErrorKind, Result};
-use nvme_sys::register::DOORBELLS;
+use nvme_sys::register::{CC, CSTS};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::config::Config;
@@ -30,6 +30,11 @@ const MAX_STEPS: u32 = 100_000;
 const BATCH: u32 = 16;
 /// How often the thread lets others go first: several that poll must not keep it out.
 const MAX_YIELDS: u32 = 64;
+/// What is looked at while commands are under way.
+const SEEN: [u64; 2] = [CC, CSTS];
+/// How long a disk may keep whoever asks for that, and whoever stops the controller.
+const STALL: Duration = Duration::from_millis(5);
+const QUIESCE: Duration = Duration::from_secs(2);
 
 /// An emulated controller.
 ///
@@ -49,12 +54,15 @@ pub struct Emulator {
 struct Shared {
     name: String,
     controller: Mutex<Controller>,
-    /// Where doorbells go, so that ringing never waits for a transfer; threaded only.
+    /// Where written registers go, so that no write waits for a transfer; threaded only.
     inbox: Mutex<Inbox>,
     wake: Condvar,
     /// Who waits for the controller besides its thread.
     outside: AtomicU32,
     interrupts: Vec<Arc<OwnedFd>>,
+    /// CC and CSTS as they were last: to be read also while a disk keeps the controller;
+    /// threaded only.
+    seen: [AtomicU32; 2],
     /// Whether its removal was asked for, and what then becomes readable.
     removal: AtomicBool,
     removal_event: OwnedFd,
@@ -64,7 +72,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Inbox {
-    doorbells: Vec<(u64, u32)>,
+    writes: Vec<(u64, u32)>,
     /// Something else changed.
     changed: bool,
     stop: bool,
@@ -103,7 +111,10 @@ impl Emulator {
                 let shared = Arc::clone(&shared);
                 move || shared.execute()
             })
-            .map_err(|error| Error::os("cannot start the emulator's thread", error))?;
+            .map_err(|error| {
+                Error::os("cannot start the emulator's thread", error)
+                    .remedy("raise the limit on processes (ulimit -u)")
+            })?;
         Ok(Self {
             shared,
             thread: Some(thread),
@@ -212,7 +223,10 @@ impl Shared {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let event = || {
             let made = eventfd(0, flags);
-            made.map_err(|errno| Error::os("no descriptor for an event", errno))
+            made.map_err(|errno| {
+                Error::os("no descriptor for an event", errno)
+                    .remedy("raise the open-files limit (ulimit -n)")
+            })
         };
         let interrupt = |_| event().map(Arc::new);
         let name = config.name.clone();
@@ -224,6 +238,7 @@ impl Shared {
             inbox: Mutex::default(),
             wake: Condvar::new(),
             outside: AtomicU32::new(0),
+            seen: [const { AtomicU32::new(0) }; 2],
             interrupts: (0..vectors).map(interrupt).collect::<Result<_>>()?,
             removal: AtomicBool::new(false),
             removal_event: event()?,
@@ -234,26 +249,57 @@ impl Shared {
     /// Does something with the controller as the world is now.
     fn with<T>(&self, act: impl FnOnce(&mut Controller) -> T) -> T {
         self.outside.fetch_add(1, Ordering::Relaxed);
-        let mut controller = lock(&self.controller);
+        let controller = lock(&self.controller);
         self.outside.fetch_sub(1, Ordering::Relaxed);
+        self.act(controller, act)
+    }
+
+    /// The same; `None` if a disk keeps the controller for longer than `span`.
+    fn with_within<T>(&self, span: Duration, act: impl FnOnce(&mut Controller) -> T) -> Option<T> {
+        let start = Instant::now();
+        self.outside.fetch_add(1, Ordering::Relaxed);
+        let controller = loop {
+            match self.controller.try_lock() {
+                Ok(controller) => break Some(controller),
+                Err(TryLockError::Poisoned(poisoned)) => break Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if start.elapsed() > span => break None,
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            }
+        };
+        self.outside.fetch_sub(1, Ordering::Relaxed);
+        controller.map(|controller| self.act(controller, act))
+    }
+
+    fn see(&self, controller: &Controller) {
+        for (seen, offset) in self.seen.iter().zip(SEEN) {
+            seen.store(controller.read(offset), Ordering::Relaxed);
+        }
+    }
+
+    fn act<T>(
+        &self,
+        mut controller: MutexGuard<'_, Controller>,
+        act: impl FnOnce(&mut Controller) -> T,
+    ) -> T {
         if self.start.is_some() {
-            let doorbells = std::mem::take(&mut lock(&self.inbox).doorbells);
-            self.catch_up(&mut controller, &doorbells);
+            let writes = std::mem::take(&mut lock(&self.inbox).writes);
+            self.catch_up(&mut controller, &writes);
         }
         let done = act(&mut controller);
-        drop(controller);
         if self.start.is_some() {
+            self.see(&controller);
+            drop(controller);
             lock(&self.inbox).changed = true;
             self.wake.notify_one();
         }
         done
     }
 
-    fn catch_up(&self, controller: &mut Controller, doorbells: &[(u64, u32)]) {
+    fn catch_up(&self, controller: &mut Controller, writes: &[(u64, u32)]) {
         if let Some(start) = self.start {
             controller.now = start.elapsed();
         }
-        for &(offset, value) in doorbells {
+        for &(offset, value) in writes {
             controller.write(offset, value);
         }
     }
@@ -281,7 +327,7 @@ impl Shared {
 
     /// The thread.
     fn execute(&self) {
-        let mut doorbells = Vec::new();
+        let mut writes = Vec::new();
         loop {
             // A lock is not fair to those who wait for it.
             for _ in 0..MAX_YIELDS {
@@ -292,16 +338,16 @@ impl Shared {
             }
             let mut controller = lock(&self.controller);
             {
-                // Under the controller's lock, or others could overtake these doorbells.
+                // Under the controller's lock, or others could overtake these writes.
                 let mut inbox = lock(&self.inbox);
                 if inbox.stop {
                     return;
                 }
                 inbox.changed = false;
-                std::mem::swap(&mut inbox.doorbells, &mut doorbells);
+                std::mem::swap(&mut inbox.writes, &mut writes);
             }
-            self.catch_up(&mut controller, &doorbells);
-            doorbells.clear();
+            self.catch_up(&mut controller, &writes);
+            writes.clear();
             let mut busy = true;
             for _ in 0..BATCH {
                 busy = controller.step();
@@ -310,6 +356,7 @@ impl Shared {
                 }
             }
             self.interrupt(&mut controller);
+            self.see(&controller);
             let deadline = controller.deadline();
             drop(controller);
             if !busy {
@@ -324,7 +371,7 @@ impl Shared {
             return;
         };
         let mut inbox = lock(&self.inbox);
-        while !inbox.changed && !inbox.stop && inbox.doorbells.is_empty() {
+        while !inbox.changed && !inbox.stop && inbox.writes.is_empty() {
             let Some(deadline) = deadline else {
                 inbox = self
                     .wake
@@ -349,17 +396,26 @@ impl Device for Emulator {
 
     fn read_u32(&self, offset: u64) -> u32 {
         let shared = &*self.shared;
-        shared.with(|controller| {
-            if shared.start.is_none() {
+        let read = |controller: &mut Controller| controller.read(offset);
+        match shared.start {
+            None => shared.with(|controller| {
                 shared.step(controller);
-            }
-            controller.read(offset)
-        })
+                controller.read(offset)
+            }),
+            Some(_) => match SEEN.iter().position(|seen| *seen == offset) {
+                Some(index) => {
+                    let value = shared.with_within(STALL, read);
+                    value.unwrap_or_else(|| shared.seen[index].load(Ordering::Relaxed))
+                }
+                None => shared.with(read),
+            },
+        }
     }
 
     fn write_u32(&self, offset: u64, value: u32) {
-        if self.shared.start.is_some() && offset >= DOORBELLS {
-            lock(&self.shared.inbox).doorbells.push((offset, value));
+        if self.shared.start.is_some() {
+            // In the order of the calls; nobody waits for the controller.
+            lock(&self.shared.inbox).writes.push((offset, value));
             self.shared.wake.notify_one();
         } else {
             self.shared
@@ -399,8 +455,14 @@ impl Device for Emulator {
     }
 
     fn quiesce(&self) -> Result<()> {
-        self.shared.with(Controller::quiesce);
-        Ok(())
+        let quiet = self.shared.with_within(QUIESCE, Controller::quiesce);
+        quiet.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Io,
+                "a disk keeps the controller from being stopped",
+            )
+            .remedy("see why the file under it stalls")
+        })
     }
 
     fn now(&self) -> Duration {

@@ -235,18 +235,24 @@ fn a_source_that_changes_meanwhile_is_an_error() {
         }),
     ];
     for (what, change) in changes {
-        let folder = folder();
-        let path = folder.path().join("big.safetensors");
-        write_sparse(&path, 256 << 20);
-        let name = Name::new(what);
-        let running = Running::start(&slow(&path, &name.arg()));
-        running.send(Signal::STOP);
-        change(&path);
-        running.send(Signal::CONT);
-        eprintln!("{what}");
-        let said = running.end().failed(7, &["big.safetensors"]);
-        eprintln!("{}", said.err);
-        name.assert_nothing();
+        for scheme in ["", "nvme:emulated?file="] {
+            let folder = folder();
+            let path = folder.path().join("big.safetensors");
+            write_sparse(&path, 256 << 20);
+            let source = format!("{scheme}{}", path.display());
+            let name = Name::new(what);
+            let mut args = slow(Path::new(&source), &name.arg());
+            // Blocks have one route.
+            args.retain(|arg| scheme.is_empty() || arg != "--route=direct");
+            let running = Running::start(&args);
+            running.send(Signal::STOP);
+            change(&path);
+            running.send(Signal::CONT);
+            eprintln!("{scheme} {what}");
+            let said = running.end().failed(7, &["big.safetensors"]);
+            eprintln!("{}", said.err);
+            name.assert_nothing();
+        }
     }
 }
 

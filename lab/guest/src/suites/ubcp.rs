@@ -296,7 +296,11 @@ fn no_such_device(_: &mut Lab) -> Result<()> {
 
 fn no_drive(lab: &mut Lab) -> Result<()> {
     let source = format!("vfio:{BAR_ADDRESS}/1");
-    refused(ubcp(&[&source, "host:"]), &[IO], &[BAR_ADDRESS, "no NVMe"])?;
+    refused(
+        ubcp(&[&source, "host:"]),
+        &[INPUT],
+        &[BAR_ADDRESS, "no NVMe"],
+    )?;
     let source = vfio(lab)?.replace("/1", "/7");
     refused(ubcp(&[&source, "host:"]), &[INPUT], &["7"])?;
     let block = lab.controller("peer")?.namespace(1)?.block_path();
@@ -309,7 +313,7 @@ fn bound_to_nvme(lab: &mut Lab) -> Result<()> {
     let source = format!("vfio:{function}/1");
     refused(
         ubcp(&[&source, "host:"]),
-        &[IO],
+        &[INPUT],
         &["bound to nvme", "vfio-pci", &function],
     )?;
     // It is still the kernel's.

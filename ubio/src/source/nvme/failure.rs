@@ -111,8 +111,15 @@ pub(crate) fn of_transport(error: &nvme::Error) -> Error {
         _ => ErrorKind::Io,
     };
     let whole = Error::new(kind, error.what());
+    let errno = |cause: &(dyn std::error::Error + 'static)| {
+        let cause = cause.downcast_ref::<std::io::Error>();
+        cause.and_then(std::io::Error::raw_os_error)
+    };
     let whole = match std::error::Error::source(error) {
-        Some(cause) => whole.because(cause.to_string()),
+        Some(cause) => match errno(cause) {
+            Some(errno) => whole.because(std::io::Error::from_raw_os_error(errno)),
+            None => whole.because(cause.to_string()),
+        },
         None => whole,
     };
     match error.advice() {

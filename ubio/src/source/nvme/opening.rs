@@ -41,7 +41,7 @@ impl NvmeAddress {
                 NvmeSource::new(transport, info)
             }
             Self::Emulated { file, block_bytes } => {
-                let (device, len_bytes) = emulated(file, *block_bytes)?;
+                let (device, len_bytes) = emulated(file, *block_bytes, options.queues)?;
                 let (transport, mut info) =
                     self.user(device, NamespaceId(1), Route::Emulated, options)?;
                 // The last block may have less.
@@ -131,7 +131,7 @@ fn model(identity: &Identity) -> String {
 }
 
 /// A controller in this process whose namespace is a file, and the bytes of that.
-fn emulated(file: &Path, block_bytes: u32) -> Result<(Arc<dyn Device>, u64)> {
+fn emulated(file: &Path, block_bytes: u32, queues: u16) -> Result<(Arc<dyn Device>, u64)> {
     let fail = |cause: std::io::Error| {
         let error = Error::os("cannot open the disk image", cause).at(file);
         error.remedy("name a file or block device that you may read")
@@ -156,6 +156,8 @@ fn emulated(file: &Path, block_bytes: u32) -> Result<(Arc<dyn Device>, u64)> {
     let len_bytes = disk.len_bytes();
     let mut config = Config::new(Namespace::new(disk, block_bytes));
     config.sgl = SglSupport::Bytes;
+    // One for the admin queue, too.
+    config.vectors = queues.saturating_add(1);
     let emulator = Emulator::threaded(config).map_err(|error| of_transport(&error))?;
     Ok((Arc::new(emulator), len_bytes))
 }

@@ -120,12 +120,30 @@ impl Lab {
         })
     }
 
+    /// Says how far a case is, where it takes long: a guest that says nothing is taken for one
+    /// that hangs.
+    pub(crate) fn progress(&mut self, text: String) -> Result<()> {
+        self.talk.say(&Line::Progress { text })
+    }
+
     /// Reports a measured figure.
     pub(crate) fn figure(&mut self, name: &str, value: f64, unit: &str) -> Result<()> {
+        self.figure_with_goal(name, value, unit, None)
+    }
+
+    /// The same, and how much is wanted.
+    pub(crate) fn figure_with_goal(
+        &mut self,
+        name: &str,
+        value: f64,
+        unit: &str,
+        goal: Option<f64>,
+    ) -> Result<()> {
         self.talk.say(&Line::Figure {
             name: name.into(),
             value,
             unit: unit.into(),
+            goal,
         })
     }
 }

@@ -80,11 +80,12 @@ impl Outcome {
 }
 
 impl Watch {
-    pub(super) fn new(run: &Run, now: Instant) -> Self {
+    /// The flag asks for the whole matrix.
+    pub(super) fn new(run: &Run, full: bool, now: Instant) -> Self {
         Self {
             run: run.name,
             silence: Duration::from_secs(run.silence_s),
-            limit: Duration::from_secs(run.limit_s),
+            limit: Duration::from_secs(run.limit_s(full)),
             started: now,
             heard_at: now,
             promised: None,
@@ -116,8 +117,16 @@ impl Watch {
                 Heard::Noted
             }
             Line::Case { name, verdict } => self.case(name, verdict),
-            Line::Figure { name, value, unit } => {
-                Heard::Shown(format!("figure {}/{name} {value} {unit}", self.run))
+            // It keeps the watchdog quiet, and the log has it.
+            Line::Progress { .. } => Heard::Noted,
+            Line::Figure {
+                name,
+                value,
+                unit,
+                goal,
+            } => {
+                let goal = goal.map_or_else(String::new, |goal| format!(" (goal {goal})"));
+                Heard::Shown(format!("figure {}/{name} {value} {unit}{goal}", self.run))
             }
             Line::Host(action) => Heard::Asked(action),
             line @ (Line::Expect { .. } | Line::Ignore { .. }) => Heard::Bar(line),
@@ -247,7 +256,7 @@ mod tests {
 
     fn watch() -> (Watch, Instant) {
         let now = Instant::now();
-        (Watch::new(&runs()[0], now), now)
+        (Watch::new(&runs()[0], false, now), now)
     }
 
     fn outcome_of(lines: &[&str], killed: Option<&str>) -> Outcome {
@@ -418,6 +427,9 @@ mod tests {
         assert!(matches!(heard, Heard::Bar(Line::Expect { .. })));
         let heard = watch.report("figure fio 3.5 IOPS", now);
         assert_eq!(heard, Heard::Shown("figure boot/fio 3.5 IOPS".into()));
+        let heard = watch.report("figure fio 0.5 ratio goal 1.2", now);
+        let shown = "figure boot/fio 0.5 ratio (goal 1.2)";
+        assert_eq!(heard, Heard::Shown(shown.into()));
     }
 
     #[test]
@@ -435,7 +447,12 @@ mod tests {
         assert_eq!(watch.overdue(after(60)), None);
         watch.excuse(after(110));
         assert_eq!(watch.overdue(after(169)), None);
-        for second in 170..300 {
+        assert_eq!(
+            watch.report("progress 4k: round 1 of 5", after(160)),
+            Heard::Noted
+        );
+        assert_eq!(watch.overdue(after(219)), None);
+        for second in 220..300 {
             watch.console("a line", after(second));
         }
         assert!(
@@ -444,5 +461,19 @@ mod tests {
                 .unwrap()
                 .contains("not done after 300 s")
         );
+    }
+
+    #[test]
+    fn the_whole_matrix_may_take_longer() {
+        let now = Instant::now();
+        let run = runs().into_iter().find(|run| run.name == "perf").unwrap();
+        let after = |seconds| now + Duration::from_secs(seconds);
+        let overdue = |full, seconds| {
+            let mut watch = Watch::new(&run, full, now);
+            watch.console("a line", after(seconds));
+            watch.overdue(after(seconds)).is_some()
+        };
+        assert!(overdue(false, run.limit_s) && !overdue(true, run.limit_s));
+        assert!(overdue(true, run.full_limit_s));
     }
 }

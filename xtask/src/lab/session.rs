@@ -57,6 +57,7 @@ impl Drop for Qemu {
 /// hears each line worth showing, all lines go to `log`.
 pub(super) fn boot(
     run: &Run,
+    full: bool,
     files: &Files,
     words: &[String],
     log: &Path,
@@ -73,10 +74,21 @@ pub(super) fn boot(
     let (mut qemu, connections) = start(run, files, words, &mut log, &events)?;
     drop(events);
     let mut outcome = match connections {
-        Ok(mut connections) => listen(run, &heard, &mut connections, &mut bar, &mut log, say),
+        Ok(mut connections) => {
+            let watch = Watch::new(run, full, Instant::now());
+            listen(
+                run,
+                watch,
+                &heard,
+                &mut connections,
+                &mut bar,
+                &mut log,
+                say,
+            )
+        }
         Err(error) => {
             let _ = qemu.0.kill();
-            let mut outcome = Watch::new(run, Instant::now()).finish(None);
+            let mut outcome = Watch::new(run, full, Instant::now()).finish(None);
             outcome.failures = vec![format!("{}: {QEMU} does not start: {error:#}", run.name)];
             outcome.console = drain(&heard, &mut log);
             outcome
@@ -184,13 +196,13 @@ fn carry(stream: impl Read + Send + 'static, events: Sender<Event>, kind: fn(Str
 /// Listens until QEMU has ended, and ends it when it must.
 fn listen(
     run: &Run,
+    mut watch: Watch,
     heard: &Receiver<Event>,
     connections: &mut Connections,
     bar: &mut Bar,
     log: &mut Log,
     say: &mut dyn FnMut(&str),
 ) -> Outcome {
-    let mut watch = Watch::new(run, Instant::now());
     let mut broken = Vec::new();
     let killed = loop {
         match heard.recv_timeout(TICK) {

@@ -173,6 +173,19 @@ impl<T: Transport> Session<T> {
         Ok(commands)
     }
 
+    /// Poisons memory whose commands have all ended, and looks whether anything is written to it
+    /// for a while, though nothing was asked for.
+    pub(crate) fn stays_untouched(&mut self, target: &Target, span: Duration) -> Result<()> {
+        target.poison(0, target.len_bytes());
+        let started = Instant::now();
+        while started.elapsed() < span {
+            ensure!(self.poll()?.is_empty(), "an end of nothing");
+        }
+        target
+            .untouched_but(0, 0)
+            .context("after the end of the last command")
+    }
+
     /// Nothing happened beside commands.
     pub(crate) fn was_quiet(&self) -> Result<()> {
         let incidents = self.transport.incidents();

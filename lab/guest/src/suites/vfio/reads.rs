@@ -26,6 +26,8 @@ const OFFSETS: [u64; 4] = [0, 4, 512, 4092];
 const FROM: u64 = 12 * PAGE;
 
 const DRIVE: &str = "vfio";
+/// How long a reset takes, and what the controller was doing when it came: more than enough.
+const RESET_OVER: Duration = Duration::from_millis(500);
 /// How long a reset may take.
 const RESET: Duration = Duration::from_secs(20);
 
@@ -217,10 +219,12 @@ fn reset(lab: &mut Lab, way: Way, resets: u64) -> Result<()> {
     let mut aborted = 0;
     for round in 0..resets {
         target.poison(0, SLOTS * SIZE);
-        let mut waiting = BTreeSet::new();
+        let (mut waiting, mut well) = (BTreeSet::new(), Vec::new());
+        // Other blocks in every round: what a command of the last one still wrote would be seen.
+        let from = round * SLOTS * SIZE;
         for slot in 0..SLOTS {
             let at = slot * SIZE;
-            let io = session.io(Direction::Read, (at, SIZE), memory, at)?;
+            let io = session.io(Direction::Read, (from + at, SIZE), memory, at)?;
             let started = Instant::now();
             // There is no room until the reset before is over.
             while session.submit(io).is_err() {
@@ -240,14 +244,22 @@ fn reset(lab: &mut Lab, way: Way, resets: u64) -> Result<()> {
             for end in done.drain(..) {
                 ensure!(waiting.remove(&end.token), "{end:?} ended twice");
                 match end.result {
-                    Ok(()) => target.check(seed, end.token, end.token, SIZE)?,
+                    Ok(()) => {
+                        target.check(seed, from + end.token, end.token, SIZE)?;
+                        well.push(end.token);
+                    }
                     Err(IoError::Aborted) => aborted += 1,
                     Err(error) => return Err(error).context("after a reset"),
                 }
             }
             done = session.poll()?;
         }
+        for at in well {
+            let still = target.check(seed, from + at, at, SIZE);
+            still.context("changed after its end")?;
+        }
     }
+    session.stays_untouched(&target, RESET_OVER)?;
     // Goes through when the last reset is over.
     session.transfer(Direction::Read, (0, SIZE), memory, 0)?;
     let incidents = session.transport.incidents();

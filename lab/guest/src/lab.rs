@@ -3,6 +3,7 @@
 //! Knows nothing of single suites.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -89,6 +90,14 @@ impl Lab {
     pub(crate) fn controller(&self, drive: &str) -> Result<Controller> {
         devices::by_serial(&self.drive(drive)?.serial())?
             .with_context(|| format!("the kernel's NVMe driver does not have drive {drive}"))
+    }
+
+    /// The node through which the kernel takes commands for a namespace.
+    pub(crate) fn node(&self, drive: &str, namespace: u32) -> Result<PathBuf> {
+        Ok(self
+            .controller(drive)?
+            .namespace(namespace)?
+            .passthrough_path())
     }
 
     /// The seed of what is on a namespace.

@@ -22,7 +22,7 @@ use ubio::{Engine, ErrorKind, RawLoad, RawLoaded, RawRequest};
 use ubio_lab_spec::line::Action;
 use ubio_lab_spec::{Machine, pattern};
 
-use crate::binding;
+use super::engines;
 use crate::case::Case;
 use crate::lab::Lab;
 
@@ -57,18 +57,8 @@ impl Way {
     /// A namespace's address, with the drive given to the driver that this way needs.
     fn address(self, lab: &Lab, drive: &str, nsid: u32) -> Result<NvmeAddress> {
         match self {
-            Self::Passthrough => {
-                let path = lab.controller(drive)?.namespace(nsid)?.passthrough_path();
-                Ok(NvmeAddress::Passthrough(path))
-            }
-            Self::Vfio => {
-                let function = lab.address(drive)?;
-                binding::give_to(function, "vfio-pci")?;
-                Ok(NvmeAddress::Vfio {
-                    function: function.to_string().parse()?,
-                    namespace: nsid,
-                })
-            }
+            Self::Passthrough => engines::passthrough(lab, drive, nsid),
+            Self::Vfio => engines::vfio(lab, drive, nsid),
         }
     }
 }
@@ -199,7 +189,7 @@ impl Bench {
     /// since the last report, and the engine's thread has slept meanwhile, which it does not
     /// before it has sent what it has.
     fn is_with_the_drive(&self, load: &RawLoad) -> Result<()> {
-        asked(load)?;
+        asked(load, 1)?;
         sleep(Duration::from_millis(100));
         let report = self.report()?;
         let landed = report.route_bytes.values().sum::<u64>();
@@ -216,7 +206,7 @@ impl Bench {
     }
 }
 
-fn open(address: NvmeAddress, windows: u16, deadline: Duration) -> Result<Engine> {
+fn open(address: NvmeAddress, windows: u16, deadline: Duration) -> ubio::Result<Engine> {
     let options = NvmeOptions {
         deadline,
         ..NvmeOptions::default()
@@ -229,16 +219,16 @@ fn open(address: NvmeAddress, windows: u16, deadline: Duration) -> Result<Engine
         .depth(32)
         .workers(1)
         .adaptive(false);
-    Ok(builder.nvme(address, options).open()?)
+    builder.nvme(address, options).open()
 }
 
 /// How long anything may take that is to happen without being waited for by a deadline.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Waits until a load asks for bytes, and gives when: it has a window then.
-fn asked(load: &RawLoad) -> Result<Instant> {
+/// Waits until a load has asked for so many bytes, and gives when: it has a window then.
+fn asked(load: &RawLoad, bytes: u64) -> Result<Instant> {
     let (watch, started) = (load.watch(), Instant::now());
-    while watch.requested_bytes() == 0 {
+    while watch.requested_bytes() < bytes {
         ensure!(started.elapsed() < LIMIT, "nothing is asked of the drive");
         sleep(Duration::from_millis(1));
     }
@@ -262,12 +252,4 @@ fn fails(load: RawLoad, kind: ErrorKind, from: Duration) -> Result<String> {
             Ok(error.to_string())
         }
     }
-}
-
-/// What an error says, all of these.
-fn says(error: &str, words: &[&str]) -> Result<()> {
-    for word in words {
-        ensure!(error.contains(word), "nothing of `{word}` in: {error}");
-    }
-    Ok(())
 }

@@ -8,8 +8,9 @@ use nvme::transport::Incidents;
 use ubio::stats::Report;
 use ubio::{ErrorKind, RawLoad};
 
-use super::{Bench, MIB, Way, asked, fails, says};
+use super::{Bench, MIB, Way, asked, fails};
 use crate::lab::Lab;
+use crate::suites::refusal::says;
 
 const DEADLINE: Duration = Duration::from_secs(1);
 /// For how long drives stall: longer than everything that is to happen meanwhile, and shorter
@@ -29,7 +30,7 @@ fn waits_for_a_window(
     since: Instant,
 ) -> Result<()> {
     bench.unstall(lab)?;
-    let after = asked(&next)?.duration_since(since);
+    let after = asked(&next, 1)?.duration_since(since);
     ensure!(
         after >= STALL - EARLY,
         "a window that a drive may still write is used again after {after:?}"

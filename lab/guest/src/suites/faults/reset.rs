@@ -40,7 +40,7 @@ pub(super) fn by_deadline(lab: &mut Lab, way: Way) -> Result<()> {
         let started = Instant::now();
         // The abort is asked for at the deadline, the reset follows five seconds later; the
         // drive would let go by itself after twelve or more.
-        let waited = asked(&next)?.duration_since(started);
+        let waited = asked(&next, 1)?.duration_since(started);
         ensure!(
             (Duration::from_secs(4)..Duration::from_secs(8)).contains(&waited),
             "a window again after {waited:?}"

@@ -8,10 +8,11 @@ use nvme::transport::passthrough::{MemoryShape, Options};
 use nvme::transport::{IoError, Transport};
 use rustix::io::Errno;
 
-use super::{DRIVE, PAGE, open};
+use super::{DRIVE, open};
 use crate::case::{Case, skip};
 use crate::lab::Lab;
 use crate::scattered::Scattered;
+use crate::suites::PAGE;
 use crate::target::Target;
 
 const HUGE: u64 = 2 << 20;

@@ -5,9 +5,10 @@ use nvme::transport::passthrough::Options;
 use nvme::transport::{Direction, Done};
 use ubio_lab_spec::pattern::Seed;
 
-use super::{DRIVE, PAGE, open, read_write};
+use super::{DRIVE, open, read_write};
 use crate::case::Case;
 use crate::lab::Lab;
+use crate::suites::PAGE;
 use crate::target::Target;
 
 /// Beyond what other cases read.

@@ -19,16 +19,16 @@ use nvme::transport::Direction;
 use ubio_lab_spec::line::Action;
 use ubio_lab_spec::machine::{BAR_ADDRESS, BAR_INDEX};
 
-use super::opening::refused;
 use super::{PLAIN, Way, bar_address, device, transport};
 use crate::binding;
 use crate::case::Case;
 use crate::lab::Lab;
 use crate::session::Session;
+use crate::suites::PAGE;
+use crate::suites::refusal::by_nvme;
 use crate::target::Target;
 use crate::user::{as_nobody, with_locked_limit};
 
-const PAGE: u64 = 4096;
 const HUGE: u64 = 2 << 20;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -59,7 +59,7 @@ fn whole_pages_only(lab: &mut Lab) -> Result<()> {
         let part = pages.raw().part(offset, len);
         // SAFETY: it is refused, so nothing is mapped.
         let mapped = unsafe { device.map(part) };
-        refused(mapped, ErrorKind::InvalidInput, &["whole pages"])?;
+        by_nvme(mapped, ErrorKind::InvalidInput, &["whole pages"])?;
     }
     Ok(())
 }
@@ -81,7 +81,7 @@ fn locked(lab: &mut Lab) -> Result<()> {
         as_nobody(|| {
             // SAFETY: it is refused, so nothing is mapped.
             let mapped = unsafe { device.map(pages.raw()) };
-            refused(mapped, ErrorKind::NoSpace, &["ulimit -l", "128 KiB"])
+            by_nvme(mapped, ErrorKind::NoSpace, &["ulimit -l", "128 KiB"])
         })
     })?
 }
@@ -104,7 +104,7 @@ fn entries(lab: &mut Lab) -> Result<()> {
     }
     let part = pages.raw().part(4 * PAGE, PAGE);
     // SAFETY: it is refused, so nothing is mapped.
-    let fifth = refused(
+    let fifth = by_nvme(
         unsafe { device.map(part) },
         ErrorKind::NoSpace,
         &["dma_entry_limit"],
@@ -116,7 +116,7 @@ fn entries(lab: &mut Lab) -> Result<()> {
 fn bar_wrong_driver(_: &mut Lab) -> Result<()> {
     let container = VfioContainer::new()?;
     let opened = BarMapping::open(&container, BAR_ADDRESS, u8::try_from(BAR_INDEX)?);
-    refused(opened, ErrorKind::Busy, &["no driver", "drivers_probe"])
+    by_nvme(opened, ErrorKind::Busy, &["no driver", "drivers_probe"])
 }
 
 /// Reads over more than one list page, across the BAR's first and last pages.
@@ -145,8 +145,8 @@ fn bar_wrong_bar(_: &mut Lab) -> Result<()> {
     binding::give_to(&bar_address()?, "vfio-pci")?;
     let container = VfioContainer::new()?;
     let open = |bar| BarMapping::open(&container, BAR_ADDRESS, bar);
-    refused(open(5), ErrorKind::NotFound, &["no BAR 5"])?;
-    refused(open(6), ErrorKind::InvalidInput, &["0 to 5"])?;
+    by_nvme(open(5), ErrorKind::NotFound, &["no BAR 5"])?;
+    by_nvme(open(6), ErrorKind::InvalidInput, &["0 to 5"])?;
     // Registers of 256 bytes: less than a page.
-    refused(open(0), ErrorKind::Unsupported, &["cannot be mapped"])
+    by_nvme(open(0), ErrorKind::Unsupported, &["cannot be mapped"])
 }

@@ -6,22 +6,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nvme::transport::{Direction, IoError, Transport};
-use ubio::source::nvme::NvmeAddress;
 use ubio::sys::memory::Region;
 use ubio::vram::VramBuffer;
 use ubio_lab_spec::Machine;
 use ubio_lab_spec::line::Action;
 
 use super::{PLAIN, Way, bar_target, open};
-use crate::binding;
 use crate::case::Case;
 use crate::lab::Lab;
-use crate::suites::engines::{What, holds, load_raw, over};
+use crate::suites::engines::{What, holds, load_raw, over, vfio};
+use crate::suites::{OFFSETS, PAGE, PAGES};
 use crate::target::Target;
 
-const PAGE: u64 = 4096;
-const PAGES: [u64; 7] = [1, 2, 3, 511, 512, 513, 1023];
-const OFFSETS: [u64; 4] = [0, 4, 512, 4092];
 /// Where on the namespace.
 const FROM: u64 = 12 * PAGE;
 
@@ -188,13 +184,7 @@ fn limited(lab: &mut Lab, drive: &'static str, most: u64) -> Result<()> {
 
 /// An engine cuts what it is asked for into commands of 16 KiB, from and to odd places.
 fn by_engine(lab: &mut Lab) -> Result<()> {
-    let function = lab.address("small")?.clone();
-    binding::give_to(&function, "vfio-pci")?;
-    let address = NvmeAddress::Vfio {
-        function: function.to_string().parse()?,
-        namespace: 1,
-    };
-    let engine = over(address).open()?;
+    let engine = over(vfio(lab, "small", 1)?).open()?;
     let (offset, len_bytes) = (12_345, (3 << 20) + 777);
     let what = What {
         offset,

@@ -19,13 +19,12 @@ use nvme_sys::register::{CC, CC_ENABLE};
 
 use super::admin::{Admin, serial};
 use super::device;
-use super::opening::refused;
 use crate::case::Case;
 use crate::lab::Lab;
+use crate::suites::PAGE;
+use crate::suites::refusal::by_nvme;
 use crate::target::Target;
 use std::sync::Arc;
-
-const PAGE: u64 = 4096;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -59,7 +58,7 @@ fn unmap(lab: &mut Lab) -> Result<()> {
     target.untouched_but(0, 0)?;
     let now = device.container().mappings_left()?;
     ensure!(now == left, "the mapping is still counted");
-    refused(
+    by_nvme(
         device.unmap(&runs),
         ErrorKind::InvalidInput,
         &["cannot unmap"],

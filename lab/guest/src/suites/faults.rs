@@ -8,6 +8,7 @@
 
 mod gone;
 mod late;
+mod quiesce;
 mod refused;
 mod reset;
 
@@ -81,6 +82,7 @@ pub(super) fn cases(_: &Machine, full: bool) -> Vec<Case> {
             Way::Vfio => {
                 add("reset/by-deadline", reset::by_deadline);
                 add("reset/each-ends-once", reset::each_ends_once);
+                add("quiesce-under-a-read", quiesce::under_a_read);
             }
         }
     }

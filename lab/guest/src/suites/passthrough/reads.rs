@@ -108,7 +108,7 @@ fn read(
     };
     let found = session.transport.registration(probe);
     ensure!(found == wanted, "{found:?}");
-    session.transport.detach(probe);
+    session.detach(probe);
     let commands = session.read_and_check(seed, (FROM, len), &target, at, register)?;
     let most = session.transport.limits().transfer_bytes;
     let wanted = cut(FROM, len, most.into());

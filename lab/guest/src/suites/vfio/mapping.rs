@@ -4,7 +4,7 @@
 //! unsafe: maps memory without a guard that keeps it.
 #![expect(
     unsafe_code,
-    reason = "most of these mappings are to be refused; the others are undone before the memory goes"
+    reason = "names parts of pages, which a guard cannot, and which are to be refused"
 )]
 
 use std::fs;
@@ -53,11 +53,13 @@ pub(super) fn cases_of_bars() -> Vec<Case> {
 }
 
 fn whole_pages_only(lab: &mut Lab) -> Result<()> {
-    let device = device(lab, "vfio")?;
+    // Were it mapped after all, it would stay so until the device is closed, which is sooner than
+    // the memory goes.
     let pages = Pages::new(2 * PAGE)?;
+    let device = device(lab, "vfio")?;
     for (offset, len) in [(0, PAGE - 1), (512, PAGE), (0, 0)] {
         let part = pages.raw().part(offset, len);
-        // SAFETY: it is refused, so nothing is mapped.
+        // SAFETY: the memory stays for longer than the device is open.
         let mapped = unsafe { device.map(part) };
         by_nvme(mapped, ErrorKind::InvalidInput, &["whole pages"])?;
     }
@@ -75,12 +77,10 @@ fn huge_addresses(lab: &mut Lab) -> Result<()> {
 }
 
 fn locked(lab: &mut Lab) -> Result<()> {
-    let device = device(lab, "vfio")?;
-    let pages = Pages::new(1 << 20)?;
+    let device = device(lab, "vfio")? as Arc<dyn Device>;
     with_locked_limit(128 << 10, || {
         as_nobody(|| {
-            // SAFETY: it is refused, so nothing is mapped.
-            let mapped = unsafe { device.map(pages.raw()) };
+            let mapped = Mapping::pages(&device, 1 << 20);
             by_nvme(mapped, ErrorKind::NoSpace, &["ulimit -l", "128 KiB"])
         })
     })?
@@ -95,22 +95,11 @@ fn entries(lab: &mut Lab) -> Result<()> {
     let device = opened?;
     let left = device.container().mappings_left()?;
     ensure!(left == Some(4), "{left:?} mappings left");
-    let pages = Pages::new(5 * PAGE)?;
-    let mut runs = Vec::new();
-    for page in 0..4 {
-        let part = pages.raw().part(page * PAGE, PAGE);
-        // SAFETY: unmapped below, before the memory goes.
-        runs.extend(unsafe { device.map(part) }?);
-    }
-    let part = pages.raw().part(4 * PAGE, PAGE);
-    // SAFETY: it is refused, so nothing is mapped.
-    let fifth = by_nvme(
-        unsafe { device.map(part) },
-        ErrorKind::NoSpace,
-        &["dma_entry_limit"],
-    );
-    device.unmap(&runs)?;
-    fifth
+    let device = device as Arc<dyn Device>;
+    let four = (0..4).map(|_| Mapping::pages(&device, PAGE));
+    let _four = four.collect::<nvme::Result<Vec<_>>>()?;
+    let fifth = Mapping::pages(&device, PAGE);
+    by_nvme(fifth, ErrorKind::NoSpace, &["dma_entry_limit"])
 }
 
 fn bar_wrong_driver(_: &mut Lab) -> Result<()> {
@@ -133,11 +122,15 @@ fn bar_through_vfio(lab: &mut Lab, way: Way) -> Result<()> {
     let target = Target::of(Arc::new(mapping));
     let memory = session.attach(&target, true)?;
     let len = 513 * PAGE;
+    let mut wanted = 0;
     for (at, from) in [(0, 7 * PAGE), (len_bytes - len, 2 * len)] {
-        session.transfer(Direction::Read, (from, len), memory, at)?;
+        let commands = session.transfer(Direction::Read, (from, len), memory, at)?;
         target.check(seed, from, at, len)?;
         lab.expect_bar((at, len), ("vfio", 1), from)?;
+        wanted += if way.sgl { commands as u64 } else { 0 };
     }
+    let by_sgl = session.transport.sgl_commands(memory);
+    ensure!(by_sgl == wanted, "{by_sgl} commands by SGL, not {wanted}");
     lab.ask(Action::CheckBar).context("seen by the host")
 }
 

@@ -185,17 +185,21 @@ fn vfio() -> Machine {
         .also(Drive::new("right", Place::Function(8, 1)))
 }
 
-/// Pairs of drives and device memory, and a drive with a file system.
+/// Pairs of drives and device memory, and drives with file systems: one below the switch, one
+/// below a port of its own.
 fn pairs() -> Machine {
-    let file = Stored {
-        name: "model.bin",
-        offset: 512,
-        len_bytes: (3 << 20) + 777,
+    let with = |name| {
+        let file = Stored {
+            name,
+            offset: 512,
+            len_bytes: (3 << 20) + 777,
+        };
+        [Namespace::new(16).ext4(&[file])]
     };
-    let content = Namespace::new(16).ext4(&[file]);
     Machine::standard()
         .bar(16)
-        .also(Drive::new("disk", Place::Switch).namespaces(&[content]))
+        .also(Drive::new("disk", Place::Switch).namespaces(&with("model.bin")))
+        .also(Drive::new("far", Place::Port).namespaces(&with("other.bin")))
 }
 
 fn passthrough() -> Machine {

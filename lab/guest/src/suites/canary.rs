@@ -3,11 +3,12 @@
 //! same pair is taken: a test that cannot fail is none.
 //!
 //! `cmb` is the controller with memory and `peer` beside it, `outside` behind a port of its own;
-//! `disk` holds an ext4 file system. Knows no transports.
+//! `disk` below the switch and `far` behind a port of its own hold ext4 file systems. Knows no
+//! transports.
 
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use ubio::source::nvme::NvmeAddress;
 use ubio::vram::VramBuffer;
 use ubio::vram::bar::BarMemory;
@@ -57,6 +58,7 @@ pub(super) fn cases(machine: &Machine, _full: bool) -> Vec<Case> {
             case("one-switch", one_switch);
             case("outside-the-switch", outside_the_switch);
             case("file-on-one-switch", file_on_one_switch);
+            case("file-on-another-drive", file_on_another_drive);
         }
     }
     cases.push(Case::new("one-page-of-own-memory", one_page_of_own_memory));
@@ -216,6 +218,34 @@ fn file_on_one_switch(lab: &mut Lab, how: Use) -> Result<()> {
     let buffer = VramBuffer::Bar(memory.allocate(what.len_bytes)?);
     load_file(&file_engine(&memory, how)?, &file, what, &buffer)?;
     holds(&buffer, lab.seed("disk", 1)?, stored.offset, what.len_bytes)
+}
+
+/// One engine reads a file of a drive that reaches the memory, then one of a drive that does
+/// not: the first proves nothing of the second, and goes on.
+fn file_on_another_drive(lab: &mut Lab, how: Use) -> Result<()> {
+    let (near, far) = (Mounted::new(lab, "disk")?, Mounted::new(lab, "far")?);
+    let memory = p2pmem(lab, OWNER, Some(8 * MIB))?;
+    let engine = file_engine(&memory, how)?;
+    let what = What {
+        offset: 0,
+        ..how.what()
+    };
+    let (file, stored) = near.file(0)?;
+    let works = || {
+        let buffer = VramBuffer::Bar(memory.allocate(what.len_bytes)?);
+        load_file(&engine, &file, what, &buffer)?;
+        holds(&buffer, lab.seed("disk", 1)?, stored.offset, what.len_bytes)
+    };
+    works()?;
+    for _ in 0..2 {
+        let (file, stored) = far.file(0)?;
+        let buffer = VramBuffer::Bar(memory.allocate(what.len_bytes)?);
+        let attempt = load_file(&engine, &file, what, &buffer);
+        let said = refusal(attempt, &buffer)?;
+        says(&said, &[stored.name, memory.name(), "refused to read"])?;
+        works().context("the drive that was proven")?;
+    }
+    Ok(())
 }
 
 /// The control with an IOMMU: where VFIO maps the BAR for the drive, bytes do land, and the host

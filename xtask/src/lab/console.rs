@@ -21,6 +21,13 @@ const FATAL: [&str; 4] = [
     "general protection fault",
 ];
 
+/// Whether the kernel warns that it found itself in a state that should not be (`WARN_ON`): the
+/// word, and which processor, in two orders, of Linux before and since 6.19.
+fn is_warning(line: &str) -> bool {
+    let at = line.find("WARNING: ").and_then(|at| line.get(at..));
+    at.is_some_and(|warning| warning.contains("CPU: ") || warning.contains("CPU#"))
+}
+
 /// What a line from the guest wants of its reader.
 #[derive(Debug, PartialEq)]
 pub(super) enum Heard {
@@ -52,6 +59,7 @@ pub(super) struct Watch {
     ended: bool,
     counts: Counts,
     fatal: Option<String>,
+    warning: Option<String>,
     console: VecDeque<String>,
     failures: Vec<String>,
     kernel: String,
@@ -93,6 +101,7 @@ impl Watch {
             ended: false,
             counts: Counts::default(),
             fatal: None,
+            warning: None,
             console: VecDeque::new(),
             failures: Vec::new(),
             kernel: String::new(),
@@ -174,6 +183,9 @@ impl Watch {
         if fatal && self.fatal.is_none() {
             self.fatal = Some(text.trim().into());
         }
+        if is_warning(text) && self.warning.is_none() {
+            self.warning = Some(text.trim().into());
+        }
         self.keep(text.into());
     }
 
@@ -225,6 +237,9 @@ impl Watch {
                 "{}: {promised} cases were promised, {done} ended",
                 self.run
             ));
+        }
+        if let Some(warning) = self.warning.take() {
+            self.fail(format!("{}: the kernel warns: {warning}", self.run));
         }
         Outcome {
             counts: self.counts,
@@ -350,6 +365,32 @@ mod tests {
         ];
         let outcome = outcome_of(&lines, None);
         assert!(outcome.failures[0].contains("boot/a FAILED: [ 5.1] BUG: unable"));
+    }
+
+    #[test]
+    fn a_kernels_warning_fails_the_run_and_ends_nothing() {
+        for warning in [
+            "tty: [    3.1] WARNING: CPU: 0 PID: 61 at block/blk-mq.c:1 blk_x+0x1/0x2",
+            "tty: [    3.1] WARNING: block/blk-mq.c:1 at blk_x+0x1/0x2, CPU#0: ubio-lab/61",
+        ] {
+            let lines = [
+                "hello 7.2.13 boot 1",
+                "start boot/a",
+                warning,
+                "case boot/a ok 1 ms",
+                "end 1 passed, 0 failed, 0 skipped",
+            ];
+            let outcome = outcome_of(&lines, None);
+            assert_eq!((outcome.counts.passed, outcome.counts.failed), (1, 1));
+            assert!(outcome.failures[0].contains("the kernel warns: ["));
+        }
+        let harmless = "tty: [    0.1] WARNING: using memory that is slow";
+        let good = [
+            harmless,
+            "hello 7.2.13 boot 0",
+            "end 0 passed, 0 failed, 0 skipped",
+        ];
+        assert!(outcome_of(&good, None).failures.is_empty());
     }
 
     #[test]

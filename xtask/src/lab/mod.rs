@@ -213,10 +213,7 @@ impl Boot<'_> {
             if !outcome.emulators_fault {
                 return Ok(outcome);
             }
-            say(&format!(
-                "{}: QEMU kept stale code (a defect of versions before 8.1): again",
-                self.run.name
-            ));
+            say(&format!("{}: that was QEMU's fault: again", self.run.name));
         }
         self.once(kernel, say)
     }

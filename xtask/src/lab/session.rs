@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -94,6 +95,12 @@ pub(super) fn boot(
             outcome
         }
     };
+    if let Some(signal) = crash(&mut qemu.0) {
+        let what = format!("{QEMU} crashed: signal {signal}");
+        log.line("host", &what);
+        outcome.emulators_fault = true;
+        outcome.fail(format!("{}: {what}", run.name));
+    }
     drop(qemu);
     log.line("host", "QEMU is gone");
     // From outside, after the guest is gone: whatever it claimed last must be true now.
@@ -167,6 +174,18 @@ fn start(
             answers: report,
         }),
     ))
+}
+
+/// The signal that ended QEMU, if one did: a QEMU that is to be killed still runs.
+fn crash(qemu: &mut Child) -> Option<i32> {
+    let started = Instant::now();
+    while started.elapsed() < TICK {
+        if let Ok(Some(status)) = qemu.try_wait() {
+            return status.signal();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    None
 }
 
 /// Sends each line until the stream ends.

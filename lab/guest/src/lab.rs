@@ -3,6 +3,7 @@
 //! Knows nothing of single suites.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -91,6 +92,14 @@ impl Lab {
             .with_context(|| format!("the kernel's NVMe driver does not have drive {drive}"))
     }
 
+    /// The node through which the kernel takes commands for a namespace.
+    pub(crate) fn node(&self, drive: &str, namespace: u32) -> Result<PathBuf> {
+        Ok(self
+            .controller(drive)?
+            .namespace(namespace)?
+            .passthrough_path())
+    }
+
     /// The seed of what is on a namespace.
     pub(crate) fn seed(&self, drive: &str, namespace: u32) -> Result<Seed> {
         self.run
@@ -120,12 +129,30 @@ impl Lab {
         })
     }
 
+    /// Says how far a case is, where it takes long: a guest that says nothing is taken for one
+    /// that hangs.
+    pub(crate) fn progress(&mut self, text: String) -> Result<()> {
+        self.talk.say(&Line::Progress { text })
+    }
+
     /// Reports a measured figure.
     pub(crate) fn figure(&mut self, name: &str, value: f64, unit: &str) -> Result<()> {
+        self.figure_with_goal(name, value, unit, None)
+    }
+
+    /// The same, and how much is wanted.
+    pub(crate) fn figure_with_goal(
+        &mut self,
+        name: &str,
+        value: f64,
+        unit: &str,
+        goal: Option<f64>,
+    ) -> Result<()> {
         self.talk.say(&Line::Figure {
             name: name.into(),
             value,
             unit: unit.into(),
+            goal,
         })
     }
 }

@@ -1,13 +1,13 @@
 //! Commands over any transport, run to their ends. Knows neither how a transport works nor what
 //! its namespace holds.
 //!
-//! unsafe: submits commands into memory that the cases own.
+//! unsafe: submits commands into the memory of targets.
 #![expect(
     unsafe_code,
-    reason = "submit is an unsafe method; the cases look at memory after the ends only"
+    reason = "submit is an unsafe method; targets are looked at by volatile accesses only"
 )]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -28,17 +28,31 @@ const MIB: u64 = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Session<T> {
     pub(crate) transport: T,
+    /// What [`attach`](Self::attach) gave: the memory of targets.
+    targets: BTreeSet<u32>,
     event: OwnedFd,
 }
 
 impl<T: Transport> Session<T> {
     pub(crate) fn new(transport: T) -> Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC)?;
-        Ok(Self { transport, event })
+        Ok(Self {
+            transport,
+            targets: BTreeSet::new(),
+            event,
+        })
     }
 
     pub(crate) fn attach(&mut self, target: &Target, register: bool) -> Result<MemoryId> {
-        Ok(self.transport.attach(target.memory(), register)?)
+        let memory = self.transport.attach(target.memory(), register)?;
+        self.targets.insert(memory.0);
+        Ok(memory)
+    }
+
+    /// Forgets memory.
+    pub(crate) fn detach(&mut self, memory: MemoryId) {
+        self.transport.detach(memory);
+        self.targets.remove(&memory.0);
     }
 
     /// A command over `len` bytes from `from` of the namespace.
@@ -86,8 +100,19 @@ impl<T: Transport> Session<T> {
     }
 
     /// Starts a command; the command itself comes back where there is no room.
+    ///
+    /// # Panics
+    /// If its memory is not a target that was attached here.
     pub(crate) fn submit(&mut self, io: Io) -> Result<(), Io> {
-        // SAFETY: the cases give every command memory of its own, and look at it after its end.
+        let memory = io.memory.0;
+        assert!(
+            self.targets.contains(&memory),
+            "memory {memory} is no target"
+        );
+        // SAFETY: a target makes no references and takes none: whoever looks at its memory or
+        // fills it does so by volatile accesses of single words, to which a device that writes
+        // meanwhile gives a wrong value and nothing worse. To see the right one, cases give each
+        // command a part of its own, and look at that after its end.
         unsafe { self.transport.submit(io) }
     }
 
@@ -106,6 +131,18 @@ impl<T: Transport> Session<T> {
             self.transport.poll(&mut done)?;
         }
         Ok(done)
+    }
+
+    /// What ends next.
+    pub(crate) fn until_something_ends(&mut self) -> Result<Vec<Done>> {
+        let started = Instant::now();
+        loop {
+            let done = self.poll()?;
+            if !done.is_empty() {
+                return Ok(done);
+            }
+            ensure!(started.elapsed() < PATIENCE, "no end in {PATIENCE:?}");
+        }
     }
 
     /// Runs commands to their ends, as many at once as there is room for.
@@ -169,8 +206,21 @@ impl<T: Transport> Session<T> {
         let commands = self.transfer(Direction::Read, (from, len), memory, offset)?;
         target.check(seed, from, offset, len)?;
         target.untouched_but(offset, len)?;
-        self.transport.detach(memory);
+        self.detach(memory);
         Ok(commands)
+    }
+
+    /// Poisons memory whose commands have all ended, and looks whether anything is written to it
+    /// for a while, though nothing was asked for.
+    pub(crate) fn stays_untouched(&mut self, target: &Target, span: Duration) -> Result<()> {
+        target.poison(0, target.len_bytes());
+        let started = Instant::now();
+        while started.elapsed() < span {
+            ensure!(self.poll()?.is_empty(), "an end of nothing");
+        }
+        target
+            .untouched_but(0, 0)
+            .context("after the end of the last command")
     }
 
     /// Nothing happened beside commands.
@@ -209,7 +259,7 @@ impl<T: Transport> Session<T> {
                 ended += 1;
             }
         }
-        self.transport.detach(memory);
+        self.detach(memory);
         ensure!(
             deepest == depth.min(count),
             "{deepest} in flight at most, not {depth}"

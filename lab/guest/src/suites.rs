@@ -7,12 +7,19 @@ mod engines;
 mod faults;
 mod passthrough;
 mod perf;
+mod refusal;
 mod ubcp;
 mod vfio;
 
 use ubio_lab_spec::Machine;
 
 use crate::case::Case;
+
+const PAGE: u64 = 4096;
+/// Lengths of reads in pages: around those at which another PRP list page begins, and above.
+const PAGES: [u64; 7] = [1, 2, 3, 511, 512, 513, 1023];
+/// Where in a page reads begin.
+const OFFSETS: [u64; 4] = [0, 4, 512, 4092];
 
 /// The cases for a machine; the flag asks for the whole matrix.
 pub(crate) type Suite = fn(&Machine, bool) -> Vec<Case>;

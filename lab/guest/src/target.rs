@@ -1,5 +1,6 @@
 //! Memory that commands read into, full of poison at first: what landed, and what else was
-//! touched. Every access is volatile, since devices write here. Knows no transports.
+//! touched. Every access is a volatile one of a word, and nothing here gives a reference out,
+//! since devices write here at any time. Knows no transports.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Memory that somebody made, as it is.
+    /// Memory that somebody made, as it is, and that nobody makes references into.
     pub(crate) fn of(memory: Arc<dyn TargetMemory>) -> Self {
         let raw = memory.raw();
         Self { memory, raw }

@@ -7,7 +7,8 @@ use anyhow::{Context, Result, anyhow};
 use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-const NOBODY: u32 = 65_534;
+/// Somebody without rights.
+pub(crate) const NOBODY: u32 = 65_534;
 
 /// Does it as `nobody`.
 pub(crate) fn as_nobody<R: Send>(body: impl FnOnce() -> Result<R> + Send) -> Result<R> {

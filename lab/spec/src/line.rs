@@ -53,14 +53,21 @@ pub enum Line {
         /// How.
         verdict: Verdict,
     },
+    /// A case goes on: for whoever waits, and for the watchdog.
+    Progress {
+        /// How far it is, on one line.
+        text: String,
+    },
     /// Something was measured.
     Figure {
         /// What, in one word.
         name: String,
         /// How much.
         value: f64,
-        /// Of what.
+        /// Of what, in one word.
         unit: String,
+        /// How much is wanted, where something is.
+        goal: Option<f64>,
     },
     /// The host is asked for something, and the guest waits for an [`Answer`].
     Host(Action),
@@ -160,7 +167,19 @@ impl fmt::Display for Line {
             Self::Hello { kernel, run, cases } => write!(f, "hello {kernel} {run} {cases}"),
             Self::Start { name } => write!(f, "start {name}"),
             Self::Case { name, verdict } => write!(f, "case {name} {verdict}"),
-            Self::Figure { name, value, unit } => write!(f, "figure {name} {value} {unit}"),
+            Self::Progress { text } => write!(f, "progress {}", one_line(text)),
+            Self::Figure {
+                name,
+                value,
+                unit,
+                goal: None,
+            } => write!(f, "figure {name} {value} {unit}"),
+            Self::Figure {
+                name,
+                value,
+                unit,
+                goal: Some(goal),
+            } => write!(f, "figure {name} {value} {unit} goal {goal}"),
             Self::Host(action) => write!(f, "host: {action}"),
             Self::Expect {
                 offset,
@@ -264,6 +283,9 @@ impl FromStr for Line {
         if let Some(action) = text.strip_prefix("host: ") {
             return Ok(Self::Host(action.parse()?));
         }
+        if let Some(text) = text.strip_prefix("progress ") {
+            return Ok(Self::Progress { text: text.into() });
+        }
         if let Some(rest) = text.strip_prefix("case ") {
             let (name, verdict) = rest.split_once(' ').ok_or(Garbage)?;
             let verdict = verdict.parse()?;
@@ -286,6 +308,13 @@ impl FromStr for Line {
                 name: name.into(),
                 value: value.parse().map_err(|_| Garbage)?,
                 unit: unit.into(),
+                goal: None,
+            },
+            ["figure", name, value, unit, "goal", goal] => Self::Figure {
+                name: name.into(),
+                value: value.parse().map_err(|_| Garbage)?,
+                unit: unit.into(),
+                goal: Some(goal.parse().map_err(|_| Garbage)?),
             },
             ["expect", "bar", offset, len, drive, drive_offset] => {
                 let (drive, namespace) = drive.split_once('/').ok_or(Garbage)?;
@@ -386,10 +415,20 @@ mod tests {
                 cases: 9,
             },
             Line::Start { name: name.clone() },
+            Line::Progress {
+                text: "round 3 of 15".into(),
+            },
             Line::Figure {
                 name: "read-4k".into(),
                 value: 19_000.25,
                 unit: "IOPS".into(),
+                goal: None,
+            },
+            Line::Figure {
+                name: "read-4k".into(),
+                value: 0.9,
+                unit: "ratio".into(),
+                goal: Some(1.2),
             },
             Line::Expect {
                 offset: 4096,
@@ -461,6 +500,9 @@ mod tests {
             "end 1 passed",
             "[    1.5] case boot/x ok 1 ms",
             "figure x y z",
+            "figure x 1 z goal",
+            "figure x 1 z goal y",
+            "progress",
         ];
         for line in lines {
             assert_eq!(line.parse::<Line>(), Err(Garbage), "{line}");

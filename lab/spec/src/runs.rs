@@ -16,14 +16,14 @@ pub struct Run {
     pub about: &'static str,
     /// On what.
     pub machine: Machine,
-    /// Only with `--full`.
-    pub full_only: bool,
     /// Whether fio is to be in the guest (80 MiB more to boot).
     pub fio: bool,
     /// After so long without a word from the guest it hangs.
     pub silence_s: u64,
     /// After so long in all it hangs, whatever it says.
     pub limit_s: u64,
+    /// The same for the whole matrix.
+    pub full_limit_s: u64,
 }
 
 impl Run {
@@ -33,10 +33,10 @@ impl Run {
             suite,
             about: "",
             machine,
-            full_only: false,
             fio: false,
             silence_s: 60,
             limit_s: 300,
+            full_limit_s: 900,
         }
     }
 
@@ -48,6 +48,22 @@ impl Run {
     fn with_fio(mut self) -> Self {
         self.fio = true;
         self
+    }
+
+    /// For a run whose whole matrix takes longer than others'.
+    fn full_limit(mut self, limit_s: u64) -> Self {
+        self.full_limit_s = limit_s;
+        self
+    }
+
+    /// After so long in all it hangs; the flag asks for the whole matrix.
+    #[must_use]
+    pub fn limit_s(&self, full: bool) -> u64 {
+        if full {
+            self.full_limit_s
+        } else {
+            self.limit_s
+        }
     }
 }
 
@@ -69,6 +85,7 @@ pub fn runs() -> Vec<Run> {
             .about("the program ubcp: a model from a drive into a BAR and into memory"),
         Run::new("perf", "perf", perf())
             .with_fio()
+            .full_limit(1800)
             .about("our transports against fio, round by round"),
         Run::new("perf-count", "perf", perf().counting())
             .with_fio()
@@ -168,17 +185,21 @@ fn vfio() -> Machine {
         .also(Drive::new("right", Place::Function(8, 1)))
 }
 
-/// Pairs of drives and device memory, and a drive with a file system.
+/// Pairs of drives and device memory, and drives with file systems: one below the switch, one
+/// below a port of its own.
 fn pairs() -> Machine {
-    let file = Stored {
-        name: "model.bin",
-        offset: 512,
-        len_bytes: (3 << 20) + 777,
+    let with = |name| {
+        let file = Stored {
+            name,
+            offset: 512,
+            len_bytes: (3 << 20) + 777,
+        };
+        [Namespace::new(16).ext4(&[file])]
     };
-    let content = Namespace::new(16).ext4(&[file]);
     Machine::standard()
         .bar(16)
-        .also(Drive::new("disk", Place::Switch).namespaces(&[content]))
+        .also(Drive::new("disk", Place::Switch).namespaces(&with("model.bin")))
+        .also(Drive::new("far", Place::Port).namespaces(&with("other.bin")))
 }
 
 fn passthrough() -> Machine {

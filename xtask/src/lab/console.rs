@@ -21,6 +21,13 @@ const FATAL: [&str; 4] = [
     "general protection fault",
 ];
 
+/// Whether the kernel warns that it found itself in a state that should not be (`WARN_ON`): the
+/// word, and which processor, in two orders, of Linux before and since 6.19.
+fn is_warning(line: &str) -> bool {
+    let at = line.find("WARNING: ").and_then(|at| line.get(at..));
+    at.is_some_and(|warning| warning.contains("CPU: ") || warning.contains("CPU#"))
+}
+
 /// What a line from the guest wants of its reader.
 #[derive(Debug, PartialEq)]
 pub(super) enum Heard {
@@ -52,6 +59,7 @@ pub(super) struct Watch {
     ended: bool,
     counts: Counts,
     fatal: Option<String>,
+    warning: Option<String>,
     console: VecDeque<String>,
     failures: Vec<String>,
     kernel: String,
@@ -80,11 +88,12 @@ impl Outcome {
 }
 
 impl Watch {
-    pub(super) fn new(run: &Run, now: Instant) -> Self {
+    /// The flag asks for the whole matrix.
+    pub(super) fn new(run: &Run, full: bool, now: Instant) -> Self {
         Self {
             run: run.name,
             silence: Duration::from_secs(run.silence_s),
-            limit: Duration::from_secs(run.limit_s),
+            limit: Duration::from_secs(run.limit_s(full)),
             started: now,
             heard_at: now,
             promised: None,
@@ -92,6 +101,7 @@ impl Watch {
             ended: false,
             counts: Counts::default(),
             fatal: None,
+            warning: None,
             console: VecDeque::new(),
             failures: Vec::new(),
             kernel: String::new(),
@@ -116,8 +126,16 @@ impl Watch {
                 Heard::Noted
             }
             Line::Case { name, verdict } => self.case(name, verdict),
-            Line::Figure { name, value, unit } => {
-                Heard::Shown(format!("figure {}/{name} {value} {unit}", self.run))
+            // It keeps the watchdog quiet, and the log has it.
+            Line::Progress { .. } => Heard::Noted,
+            Line::Figure {
+                name,
+                value,
+                unit,
+                goal,
+            } => {
+                let goal = goal.map_or_else(String::new, |goal| format!(" (goal {goal})"));
+                Heard::Shown(format!("figure {}/{name} {value} {unit}{goal}", self.run))
             }
             Line::Host(action) => Heard::Asked(action),
             line @ (Line::Expect { .. } | Line::Ignore { .. }) => Heard::Bar(line),
@@ -164,6 +182,9 @@ impl Watch {
         let fatal = FATAL.iter().any(|words| text.contains(words));
         if fatal && self.fatal.is_none() {
             self.fatal = Some(text.trim().into());
+        }
+        if is_warning(text) && self.warning.is_none() {
+            self.warning = Some(text.trim().into());
         }
         self.keep(text.into());
     }
@@ -217,6 +238,9 @@ impl Watch {
                 self.run
             ));
         }
+        if let Some(warning) = self.warning.take() {
+            self.fail(format!("{}: the kernel warns: {warning}", self.run));
+        }
         Outcome {
             counts: self.counts,
             failures: self.failures,
@@ -247,7 +271,7 @@ mod tests {
 
     fn watch() -> (Watch, Instant) {
         let now = Instant::now();
-        (Watch::new(&runs()[0], now), now)
+        (Watch::new(&runs()[0], false, now), now)
     }
 
     fn outcome_of(lines: &[&str], killed: Option<&str>) -> Outcome {
@@ -344,6 +368,32 @@ mod tests {
     }
 
     #[test]
+    fn a_kernels_warning_fails_the_run_and_ends_nothing() {
+        for warning in [
+            "tty: [    3.1] WARNING: CPU: 0 PID: 61 at block/blk-mq.c:1 blk_x+0x1/0x2",
+            "tty: [    3.1] WARNING: block/blk-mq.c:1 at blk_x+0x1/0x2, CPU#0: ubio-lab/61",
+        ] {
+            let lines = [
+                "hello 7.2.13 boot 1",
+                "start boot/a",
+                warning,
+                "case boot/a ok 1 ms",
+                "end 1 passed, 0 failed, 0 skipped",
+            ];
+            let outcome = outcome_of(&lines, None);
+            assert_eq!((outcome.counts.passed, outcome.counts.failed), (1, 1));
+            assert!(outcome.failures[0].contains("the kernel warns: ["));
+        }
+        let harmless = "tty: [    0.1] WARNING: using memory that is slow";
+        let good = [
+            harmless,
+            "hello 7.2.13 boot 0",
+            "end 0 passed, 0 failed, 0 skipped",
+        ];
+        assert!(outcome_of(&good, None).failures.is_empty());
+    }
+
+    #[test]
     fn only_a_stale_translation_is_the_emulators_fault() {
         let int3 = [
             "tty: [ 1.9] Oops: int3: 0000 [#1]",
@@ -418,6 +468,9 @@ mod tests {
         assert!(matches!(heard, Heard::Bar(Line::Expect { .. })));
         let heard = watch.report("figure fio 3.5 IOPS", now);
         assert_eq!(heard, Heard::Shown("figure boot/fio 3.5 IOPS".into()));
+        let heard = watch.report("figure fio 0.5 ratio goal 1.2", now);
+        let shown = "figure boot/fio 0.5 ratio (goal 1.2)";
+        assert_eq!(heard, Heard::Shown(shown.into()));
     }
 
     #[test]
@@ -435,7 +488,12 @@ mod tests {
         assert_eq!(watch.overdue(after(60)), None);
         watch.excuse(after(110));
         assert_eq!(watch.overdue(after(169)), None);
-        for second in 170..300 {
+        assert_eq!(
+            watch.report("progress 4k: round 1 of 5", after(160)),
+            Heard::Noted
+        );
+        assert_eq!(watch.overdue(after(219)), None);
+        for second in 220..300 {
             watch.console("a line", after(second));
         }
         assert!(
@@ -444,5 +502,19 @@ mod tests {
                 .unwrap()
                 .contains("not done after 300 s")
         );
+    }
+
+    #[test]
+    fn the_whole_matrix_may_take_longer() {
+        let now = Instant::now();
+        let run = runs().into_iter().find(|run| run.name == "perf").unwrap();
+        let after = |seconds| now + Duration::from_secs(seconds);
+        let overdue = |full, seconds| {
+            let mut watch = Watch::new(&run, full, now);
+            watch.console("a line", after(seconds));
+            watch.overdue(after(seconds)).is_some()
+        };
+        assert!(overdue(false, run.limit_s) && !overdue(true, run.limit_s));
+        assert!(overdue(true, run.full_limit_s));
     }
 }

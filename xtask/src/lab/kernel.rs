@@ -250,7 +250,7 @@ fn has_p2p(config: &str) -> bool {
     config.lines().any(|line| line == WANTED)
 }
 
-/// A program of kmod's, which is not on every user's `PATH`.
+/// A program of a system's administrator (kmod's, mke2fs), which is not on every user's `PATH`.
 pub(super) fn program(name: &str) -> Result<Command> {
     let path = run::which(name).with_context(|| format!("{name} is not installed"))?;
     Ok(Command::new(path))

@@ -72,7 +72,8 @@ pub(super) fn arguments(machine: &Machine, files: &Files, words: &[String]) -> V
     // booting kernel patches itself all the time, a running one hardly; init starts the others.
     let mut append = vec![
         "console=ttyS0",
-        "quiet",
+        // Warnings, too: what the kernel warns of fails a run.
+        "loglevel=5",
         "panic=-1",
         "oops=panic",
         "maxcpus=1",
@@ -245,7 +246,7 @@ mod tests {
     fn the_standard_machine() {
         let text = joined(&Machine::standard());
         for part in [
-            "-append console=ttyS0 quiet panic=-1 oops=panic maxcpus=1 noreplace-smp no_timer_check lab.run=x",
+            "-append console=ttyS0 loglevel=5 panic=-1 oops=panic maxcpus=1 noreplace-smp no_timer_check lab.run=x",
             "nvme,id=cmb,serial=LAB-CMB,bus=cmb-port,cmb_size_mb=64",
             "xio3130-downstream,bus=switch,id=peer-port,chassis=3,slot=3",
             "nvme,id=vfio,serial=LAB-VFIO,bus=pcie.0,addr=0x5",

@@ -81,7 +81,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let chosen = choose(runs(), &args.names, args.full || args.list)?;
+    let chosen = choose(runs(), &args.names)?;
     if args.list {
         for run in &chosen {
             println!("{:12} {:10} {}", run.name, run.suite, run.about);
@@ -125,7 +125,7 @@ pub(crate) fn ensure_possible() -> Result<()> {
 }
 
 /// The runs that are meant: a name is a run's or a suite's.
-fn choose(all: Vec<Run>, names: &[String], full: bool) -> Result<Vec<Run>> {
+fn choose(all: Vec<Run>, names: &[String]) -> Result<Vec<Run>> {
     for name in names {
         if !all.iter().any(|run| run.name == name || run.suite == name) {
             let known: Vec<&str> = all.iter().map(|run| run.name).collect();
@@ -136,12 +136,8 @@ fn choose(all: Vec<Run>, names: &[String], full: bool) -> Result<Vec<Run>> {
         }
     }
     let meant = |run: &Run| {
-        let named = names
-            .iter()
-            .any(|name| name == run.name || name == run.suite);
-        // A run that is asked for by its own name needs no --full.
-        let exactly = names.iter().any(|name| name == run.name);
-        (named || names.is_empty()) && (full || exactly || !run.full_only)
+        let mut named = names.iter();
+        names.is_empty() || named.any(|name| name == run.name || name == run.suite)
     };
     Ok(all.into_iter().filter(meant).collect())
 }
@@ -174,7 +170,7 @@ fn boot_all(args: &Args, say: &mut dyn FnMut(&str)) -> Result<Counts> {
         keep: args.keep,
     };
     let mut total = Counts::default();
-    for run in choose(runs(), &args.names, args.full)? {
+    for run in choose(runs(), &args.names)? {
         let boot = Boot {
             args,
             run: &run,
@@ -217,10 +213,7 @@ impl Boot<'_> {
             if !outcome.emulators_fault {
                 return Ok(outcome);
             }
-            say(&format!(
-                "{}: QEMU kept stale code (a defect of versions before 8.1): again",
-                self.run.name
-            ));
+            say(&format!("{}: that was QEMU's fault: again", self.run.name));
         }
         self.once(kernel, say)
     }
@@ -248,7 +241,7 @@ impl Boot<'_> {
             words.push(images::model_word()?);
         }
         words.extend(args.full.then(|| "lab.full=1".into()));
-        let outcome = session::boot(run, &files, &words, &log, say)
+        let outcome = session::boot(run, args.full, &files, &words, &log, say)
             .with_context(|| format!("run {}", run.name))?;
         if !outcome.failures.is_empty() {
             say(&format!(
@@ -281,11 +274,9 @@ impl Boot<'_> {
 mod tests {
     use super::*;
 
-    fn names(wanted: &[&str], full: bool) -> Vec<&'static str> {
-        let mut all = runs();
-        all[1].full_only = true;
+    fn names(wanted: &[&str]) -> Vec<&'static str> {
         let wanted: Vec<String> = wanted.iter().map(|name| (*name).into()).collect();
-        choose(all, &wanted, full)
+        choose(runs(), &wanted)
             .unwrap()
             .into_iter()
             .map(|run| run.name)
@@ -293,12 +284,10 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_chosen_by_suite_by_name_and_by_full() {
-        assert_eq!(names(&["boot"], true), ["boot", "boot-iommu"]);
-        assert_eq!(names(&["boot"], false), ["boot"]);
-        assert_eq!(names(&["boot-iommu"], false), ["boot-iommu"]);
-        assert!(!names(&[], false).contains(&"boot-iommu"));
-        assert_eq!(names(&[], true).len(), runs().len());
-        assert!(choose(runs(), &["bot".into()], false).is_err());
+    fn runs_are_chosen_by_suite_and_by_name() {
+        assert_eq!(names(&["boot"]), ["boot", "boot-iommu"]);
+        assert_eq!(names(&["boot-iommu"]), ["boot-iommu"]);
+        assert_eq!(names(&[]).len(), runs().len());
+        assert!(choose(runs(), &["bot".into()]).is_err());
     }
 }

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -57,6 +58,7 @@ impl Drop for Qemu {
 /// hears each line worth showing, all lines go to `log`.
 pub(super) fn boot(
     run: &Run,
+    full: bool,
     files: &Files,
     words: &[String],
     log: &Path,
@@ -73,15 +75,32 @@ pub(super) fn boot(
     let (mut qemu, connections) = start(run, files, words, &mut log, &events)?;
     drop(events);
     let mut outcome = match connections {
-        Ok(mut connections) => listen(run, &heard, &mut connections, &mut bar, &mut log, say),
+        Ok(mut connections) => {
+            let watch = Watch::new(run, full, Instant::now());
+            listen(
+                run,
+                watch,
+                &heard,
+                &mut connections,
+                &mut bar,
+                &mut log,
+                say,
+            )
+        }
         Err(error) => {
             let _ = qemu.0.kill();
-            let mut outcome = Watch::new(run, Instant::now()).finish(None);
+            let mut outcome = Watch::new(run, full, Instant::now()).finish(None);
             outcome.failures = vec![format!("{}: {QEMU} does not start: {error:#}", run.name)];
             outcome.console = drain(&heard, &mut log);
             outcome
         }
     };
+    if let Some(signal) = crash(&mut qemu.0) {
+        let what = format!("{QEMU} crashed: signal {signal}");
+        log.line("host", &what);
+        outcome.emulators_fault = true;
+        outcome.fail(format!("{}: {what}", run.name));
+    }
     drop(qemu);
     log.line("host", "QEMU is gone");
     // From outside, after the guest is gone: whatever it claimed last must be true now.
@@ -157,6 +176,18 @@ fn start(
     ))
 }
 
+/// The signal that ended QEMU, if one did: a QEMU that is to be killed still runs.
+fn crash(qemu: &mut Child) -> Option<i32> {
+    let started = Instant::now();
+    while started.elapsed() < TICK {
+        if let Ok(Some(status)) = qemu.try_wait() {
+            return status.signal();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    None
+}
+
 /// Sends each line until the stream ends.
 fn carry(stream: impl Read + Send + 'static, events: Sender<Event>, kind: fn(String) -> Event) {
     std::thread::spawn(move || {
@@ -184,13 +215,13 @@ fn carry(stream: impl Read + Send + 'static, events: Sender<Event>, kind: fn(Str
 /// Listens until QEMU has ended, and ends it when it must.
 fn listen(
     run: &Run,
+    mut watch: Watch,
     heard: &Receiver<Event>,
     connections: &mut Connections,
     bar: &mut Bar,
     log: &mut Log,
     say: &mut dyn FnMut(&str),
 ) -> Outcome {
-    let mut watch = Watch::new(run, Instant::now());
     let mut broken = Vec::new();
     let killed = loop {
         match heard.recv_timeout(TICK) {

@@ -15,10 +15,11 @@ use ubio_lab_spec::machine::{BAR_ADDRESS, BAR_INDEX};
 use ubio_lab_spec::pattern::{self, POISON};
 use ubio_lab_spec::{Machine, Place, Transfer};
 
+use super::refusal::says;
 use crate::case::{Case, skip};
 use crate::devices::number;
 use crate::lab::Lab;
-use crate::memory::Pages;
+use crate::memory::AlignedBytes;
 use crate::pci::Address;
 use crate::sys::Bar;
 
@@ -192,7 +193,7 @@ fn holds_pattern(lab: &mut Lab, drive: &str, nsid: u32) -> Result<()> {
         .map(|fault| fault.sector * SECTOR_BYTES / MIB)
         .collect();
     let file = open_direct(lab, drive, nsid, false)?;
-    let mut pages = Pages::new(usize::try_from(MIB)?);
+    let mut pages = AlignedBytes::new(usize::try_from(MIB)?);
     for mib in (0..size / MIB).filter(|mib| !faults.contains(mib)) {
         let bytes = pages.as_mut();
         file.read_exact_at(bytes, mib * MIB)
@@ -212,7 +213,7 @@ fn fails_at(
 ) -> Result<()> {
     let file = open_direct(lab, drive, nsid, true)?;
     let seed = lab.seed(drive, nsid)?;
-    let mut pages = Pages::new(usize::try_from(SECTOR_BYTES)?);
+    let mut pages = AlignedBytes::new(usize::try_from(SECTOR_BYTES)?);
     let mut try_at = |sector: u64| {
         let (bytes, offset) = (pages.as_mut(), sector * SECTOR_BYTES);
         match transfer {
@@ -392,14 +393,7 @@ fn refused_check(lab: &mut Lab, words: &[&str]) -> Result<()> {
     let Err(error) = lab.ask(Action::CheckBar) else {
         bail!("the host found nothing wrong");
     };
-    let said = format!("{error:#}");
-    for word in words {
-        ensure!(
-            said.contains(word),
-            "the host says nothing of {word}: {said}"
-        );
-    }
-    Ok(())
+    says(&format!("{error:#}"), words)
 }
 
 fn host_sees_a_foreign_byte(lab: &mut Lab) -> Result<()> {
@@ -421,7 +415,7 @@ fn host_sees_a_missing_byte(lab: &mut Lab) -> Result<()> {
 fn throttle(lab: &mut Lab, drive: &str) -> Result<()> {
     const PIECE: u64 = 32 << 10;
     let file = open_direct(lab, drive, 1, false)?;
-    let mut pages = Pages::new(usize::try_from(PIECE)?);
+    let mut pages = AlignedBytes::new(usize::try_from(PIECE)?);
     let mut read = || -> Result<Duration> {
         let started = Instant::now();
         for index in 0..4 {

@@ -13,14 +13,17 @@ use ubio::source::nvme::{NvmeAddress, NvmeOptions};
 use ubio::vram::VramBuffer;
 use ubio::vram::bar::BarMemory;
 use ubio::{Destination, Engine, Opened, RangeRequest, RawRequest, Routes};
+use ubio_lab_spec::machine::{BAR_ADDRESS, BAR_INDEX};
 use ubio_lab_spec::pattern::Seed;
 use ubio_lab_spec::{Content, Stored};
 
+use crate::binding;
 use crate::lab::Lab;
+use crate::pci::Address;
 use crate::target::Target;
 
-/// What a file system is mounted on.
-const MOUNT: &str = "/tmp/disk";
+/// Where the folders are that file systems are mounted on.
+const MOUNTS: &str = "/tmp";
 
 /// An engine's settings with windows that are small enough for a BAR.
 pub(super) fn builder() -> Builder {
@@ -36,9 +39,29 @@ pub(super) fn over(address: NvmeAddress) -> Builder {
 }
 
 /// A drive's namespace by the kernel's passthrough.
-pub(super) fn passthrough(lab: &Lab, drive: &str) -> Result<NvmeAddress> {
-    let node = lab.controller(drive)?.namespace(1)?.passthrough_path();
-    Ok(NvmeAddress::Passthrough(node))
+pub(super) fn passthrough(lab: &Lab, drive: &str, namespace: u32) -> Result<NvmeAddress> {
+    Ok(NvmeAddress::Passthrough(lab.node(drive, namespace)?))
+}
+
+/// A drive's namespace over VFIO, to which the drive is given.
+pub(super) fn vfio(lab: &Lab, drive: &str, namespace: u32) -> Result<NvmeAddress> {
+    let function = lab.address(drive)?;
+    binding::give_to(function, "vfio-pci")?;
+    Ok(NvmeAddress::Vfio {
+        function: function.to_string().parse()?,
+        namespace,
+    })
+}
+
+/// The name of the BAR that the host sees, with its memory turned on.
+pub(super) fn bar_name() -> Result<String> {
+    BAR_ADDRESS.parse::<Address>()?.enable()?;
+    Ok(format!("bar:{BAR_ADDRESS}/{BAR_INDEX}"))
+}
+
+/// All of that BAR, through sysfs.
+pub(super) fn bar() -> Result<Arc<BarMemory>> {
+    Ok(BarMemory::open(&bar_name()?.parse()?, None)?)
 }
 
 /// The peer-to-peer memory of a drive, or so much of it.
@@ -110,7 +133,7 @@ impl Mounted {
             anyhow::bail!("{drive} has no file system");
         };
         let disk = lab.controller(drive)?.namespace(1)?.block_path();
-        let path = PathBuf::from(MOUNT);
+        let path = Path::new(MOUNTS).join(drive);
         std::fs::create_dir_all(&path)?;
         mount(&disk, &path, "ext4", MountFlags::RDONLY, None)
             .with_context(|| format!("cannot mount {}", disk.display()))?;

@@ -1,25 +1,29 @@
 //! Suite `faults`: what the engine does when drives fail, stall, are reset or go away; over the
 //! kernel's passthrough and over queues of our own.
 //!
-//! In every case: what is loaded is the drive's bytes (I1), no window is used again before its
-//! command came back (I2), every load ends once (I3), and retries are counted (I6). Knows
-//! windows only by what the engine reports.
+//! In every case: what is loaded is the drive's bytes (I1), and no end comes twice or of nothing
+//! (I3). Each says what retries, aborts and resets it wants to see counted (I6). That no window
+//! is used again before its command came back (I2), `late` and `reset` show. Knows windows only
+//! by what the engine reports.
 
 mod gone;
 mod late;
+mod quiesce;
 mod refused;
 mod reset;
 
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use nvme::transport::Incidents;
 use ubio::source::nvme::{NvmeAddress, NvmeOptions};
 use ubio::stats::Report;
 use ubio::{Engine, ErrorKind, RawLoad, RawLoaded, RawRequest};
 use ubio_lab_spec::line::Action;
 use ubio_lab_spec::{Machine, pattern};
 
-use crate::binding;
+use super::engines;
 use crate::case::Case;
 use crate::lab::Lab;
 
@@ -54,18 +58,8 @@ impl Way {
     /// A namespace's address, with the drive given to the driver that this way needs.
     fn address(self, lab: &Lab, drive: &str, nsid: u32) -> Result<NvmeAddress> {
         match self {
-            Self::Passthrough => {
-                let path = lab.controller(drive)?.namespace(nsid)?.passthrough_path();
-                Ok(NvmeAddress::Passthrough(path))
-            }
-            Self::Vfio => {
-                let function = lab.address(drive)?;
-                binding::give_to(function, "vfio-pci")?;
-                Ok(NvmeAddress::Vfio {
-                    function: function.to_string().parse()?,
-                    namespace: nsid,
-                })
-            }
+            Self::Passthrough => engines::passthrough(lab, drive, nsid),
+            Self::Vfio => engines::vfio(lab, drive, nsid),
         }
     }
 }
@@ -88,6 +82,7 @@ pub(super) fn cases(_: &Machine, full: bool) -> Vec<Case> {
             Way::Vfio => {
                 add("reset/by-deadline", reset::by_deadline);
                 add("reset/each-ends-once", reset::each_ends_once);
+                add("quiesce-under-a-read", quiesce::under_a_read);
             }
         }
     }
@@ -148,31 +143,63 @@ impl Bench {
         self.whole(offset, &loaded)
     }
 
+    /// What was done since the last one; no end was of nothing in flight, or came twice (I3).
     fn report(&self) -> Result<Report> {
         let report = self.engine.take_report()?;
-        let stale = report.stale_completions;
-        ensure!(stale == 0, "{stale} completions of nothing in flight");
+        let (stale, strays) = (report.stale_completions, report.drive.strays);
+        ensure!(
+            stale == 0 && strays == 0,
+            "{stale} and {strays} completions of nothing in flight"
+        );
+        Ok(report)
+    }
+
+    /// The same, and so many commands were tried again; nothing was aborted or reset, and nothing
+    /// took too long.
+    fn undisturbed(&self, retries: u64) -> Result<Report> {
+        let report = self.report()?;
+        let (again, drive) = (report.retries, report.drive);
+        ensure!(again == retries, "{again} retries and not {retries}");
+        ensure!(drive == Incidents::default(), "{drive:?}");
         Ok(report)
     }
 
     /// While the drive takes no more bytes, does `body`; then lifts the limit, however that went:
-    /// the next case is to begin with a drive that answers. `body` may lift it, too. What waits
-    /// already goes on after `span` and no sooner: QEMU looks at a new limit only then.
+    /// the next case is to begin with a drive that answers. `body` may lift it, too. It is told
+    /// since when: what waits already goes on `span` after that (less a tenth of a second, which
+    /// QEMU gives away), and no sooner, since QEMU looks at a new limit only then.
     fn stalled(
         &self,
         lab: &mut Lab,
         span: Duration,
-        body: impl FnOnce(&Self, &mut Lab) -> Result<()>,
+        body: impl FnOnce(&Self, &mut Lab, Instant) -> Result<()>,
     ) -> Result<()> {
         const FIRST_BYTES: u64 = 64 << 10;
         lab.ask(Action::Throttle {
             drive: self.drive.into(),
             bytes_per_s: FIRST_BYTES / span.as_secs(),
         })?;
+        let since = Instant::now();
         // The first command passes, and uses up what the limit allows for the time.
         let first = self.load(0, FIRST_BYTES);
-        let outcome = first.and_then(|()| body(self, lab));
+        let first = first.and_then(|()| self.undisturbed(0));
+        let outcome = first.and_then(|_report| body(self, lab, since));
         self.unstall(lab).and(outcome)
+    }
+
+    /// Waits until one of a load's commands is with the drive, which stalls: nothing has ended
+    /// since the last report, and the engine's thread has slept meanwhile, which it does not
+    /// before it has sent what it has.
+    fn is_with_the_drive(&self, load: &RawLoad) -> Result<()> {
+        asked(load, 1)?;
+        sleep(Duration::from_millis(100));
+        let report = self.report()?;
+        let landed = report.route_bytes.values().sum::<u64>();
+        ensure!(
+            report.in_flight.max > 0 && landed == 0 && !load.is_finished(),
+            "no command is with the drive: {report:?}"
+        );
+        Ok(())
     }
 
     fn unstall(&self, lab: &mut Lab) -> Result<()> {
@@ -181,7 +208,7 @@ impl Bench {
     }
 }
 
-fn open(address: NvmeAddress, windows: u16, deadline: Duration) -> Result<Engine> {
+fn open(address: NvmeAddress, windows: u16, deadline: Duration) -> ubio::Result<Engine> {
     let options = NvmeOptions {
         deadline,
         ..NvmeOptions::default()
@@ -194,7 +221,20 @@ fn open(address: NvmeAddress, windows: u16, deadline: Duration) -> Result<Engine
         .depth(32)
         .workers(1)
         .adaptive(false);
-    Ok(builder.nvme(address, options).open()?)
+    builder.nvme(address, options).open()
+}
+
+/// How long anything may take that is to happen without being waited for by a deadline.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Waits until a load has asked for so many bytes, and gives when: it has a window then.
+fn asked(load: &RawLoad, bytes: u64) -> Result<Instant> {
+    let (watch, started) = (load.watch(), Instant::now());
+    while watch.requested_bytes() < bytes {
+        ensure!(started.elapsed() < LIMIT, "nothing is asked of the drive");
+        sleep(Duration::from_millis(1));
+    }
+    Ok(Instant::now())
 }
 
 /// The load fails with that kind, not before `from` and soon after; gives what it says.
@@ -214,12 +254,4 @@ fn fails(load: RawLoad, kind: ErrorKind, from: Duration) -> Result<String> {
             Ok(error.to_string())
         }
     }
-}
-
-/// What an error says, all of these.
-fn says(error: &str, words: &[&str]) -> Result<()> {
-    for word in words {
-        ensure!(error.contains(word), "nothing of `{word}` in: {error}");
-    }
-    Ok(())
 }

@@ -10,8 +10,6 @@ mod peers;
 mod reads;
 mod writes;
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use nvme::transport::passthrough::{Access, Options, Passthrough};
 use ubio_lab_spec::Machine;
@@ -21,10 +19,6 @@ use super::engines::p2pmem;
 use crate::case::Case;
 use crate::lab::Lab;
 use crate::session::Session;
-
-const PAGE: u64 = 4096;
-const PAGES: [u64; 7] = [1, 2, 3, 511, 512, 513, 1023];
-const OFFSETS: [u64; 4] = [0, 4, 512, 4092];
 
 /// The drive that is read.
 const DRIVE: &str = "peer";
@@ -46,15 +40,8 @@ pub(super) fn cases(machine: &Machine, full: bool) -> Vec<Case> {
     cases
 }
 
-fn node(lab: &Lab, drive: &str, namespace: u32) -> Result<PathBuf> {
-    Ok(lab
-        .controller(drive)?
-        .namespace(namespace)?
-        .passthrough_path())
-}
-
 fn open(lab: &Lab, drive: &str, namespace: u32, options: &Options) -> Result<Session<Passthrough>> {
-    Session::new(Passthrough::open(node(lab, drive, namespace)?, options)?)
+    Session::new(Passthrough::open(lab.node(drive, namespace)?, options)?)
 }
 
 fn read_write() -> Options {
@@ -65,7 +52,7 @@ fn read_write() -> Options {
 }
 
 fn in_host(lab: &mut Lab) -> Result<Fixture> {
-    let path = node(lab, DRIVE, 1)?;
+    let path = lab.node(DRIVE, 1)?;
     Ok(Fixture {
         open: Box::new(move || {
             Box::new(Passthrough::open(&path, &read_write()).expect("a transport"))

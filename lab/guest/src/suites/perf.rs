@@ -95,10 +95,15 @@ pub(super) fn cases(machine: &Machine, full: bool) -> Vec<Case> {
     if machine.counts_instructions {
         return instructions::cases();
     }
-    // An odd number, so that a median is one of them.
-    let (rounds, millis) = if full { (15, 2000) } else { (5, 700) };
+    let (rounds, millis) = rounds(full);
     let case = |job: Job| Case::new(job.name, move |lab| compare(lab, job, rounds, millis));
     JOBS.map(case).into()
+}
+
+/// How many rounds, and for how long each contender reads in one.
+fn rounds(full: bool) -> (usize, u64) {
+    // An odd number, so that a median is one of them.
+    if full { (15, 2000) } else { (5, 700) }
 }
 
 fn compare(lab: &mut Lab, job: Job, rounds: usize, millis: u64) -> Result<()> {
@@ -116,6 +121,7 @@ fn compare(lab: &mut Lab, job: Job, rounds: usize, millis: u64) -> Result<()> {
             ensure!((1.0..1e7).contains(&per_s), "{}: {per_s} a second", at());
             figures.entry(contender).or_default().push(measured);
         }
+        lab.progress(format!("{}: round {} of {rounds}", job.name, round + 1))?;
     }
     tell(lab, job, &figures)
 }
@@ -144,7 +150,7 @@ fn tell(lab: &mut Lab, job: Job, figures: &BTreeMap<Contender, Vec<Measured>>) -
             let pairs = rates(contender).into_iter().zip(rates(fio));
             let ratio = median(pairs.map(|(ours, fio)| ours / fio).collect());
             let name = format!("ratio-{}/{}-{}", contender.word(), fio.word(), job.name);
-            lab.figure(&name, rounded(ratio), &format!("goal:{goal}"))?;
+            lab.figure_with_goal(&name, rounded(ratio), "ratio", Some(goal))?;
             ensure!((0.01..100.0).contains(&ratio), "{name} cannot be: {ratio}");
         }
     }
@@ -163,7 +169,31 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use ubio_lab_spec::runs;
+
     use super::*;
+
+    /// What a busy host adds to each measurement: a controller is opened, or fio started.
+    const OPENING_MILLIS: u64 = 3000;
+
+    #[test]
+    fn the_rounds_fit_into_the_runs_limits() {
+        let timed =
+            |run: &ubio_lab_spec::Run| run.suite == "perf" && !run.machine.counts_instructions;
+        let runs: Vec<_> = runs().into_iter().filter(timed).collect();
+        assert!(!runs.is_empty());
+        for (run, full) in runs.iter().flat_map(|run| [(run, false), (run, true)]) {
+            let (rounds, millis) = rounds(full);
+            let round = CONTENDERS.len() as u64 * (millis + OPENING_MILLIS);
+            let all = (JOBS.len() * rounds) as u64 * round;
+            assert!(
+                2 * round < run.silence_s * 1000,
+                "{round} ms without a line"
+            );
+            assert!(all < run.limit_s(full) * 1000, "{}: {all} ms", run.name);
+            assert_eq!(rounds % 2, 1);
+        }
+    }
 
     #[test]
     fn the_middle_one_of_an_odd_number() {

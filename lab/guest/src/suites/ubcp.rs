@@ -13,15 +13,14 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use ubio_lab_spec::Machine;
 use ubio_lab_spec::line::{Action, Line, MODEL_WORD};
-use ubio_lab_spec::machine::{BAR_ADDRESS, BAR_INDEX};
+use ubio_lab_spec::machine::BAR_ADDRESS;
 
+use super::engines::bar_name;
+use super::refusal::says;
 use crate::binding;
 use crate::case::Case;
 use crate::lab::Lab;
-use crate::pci::Address;
-
-/// Somebody without rights.
-const NOBODY: u32 = 65_534;
+use crate::user::NOBODY;
 
 /// Exit codes, as ubcp's help has them.
 const IO: i32 = 1;
@@ -77,14 +76,7 @@ fn vfio(lab: &Lab) -> Result<String> {
 }
 
 fn passthrough(lab: &Lab) -> Result<String> {
-    let path = lab.controller("peer")?.namespace(1)?.passthrough_path();
-    Ok(format!("nvme:{}", path.display()))
-}
-
-fn bar() -> Result<String> {
-    let address: Address = BAR_ADDRESS.parse()?;
-    address.enable()?;
-    Ok(format!("bar:{BAR_ADDRESS}/{BAR_INDEX}"))
+    Ok(format!("nvme:{}", lab.node("peer", 1)?.display()))
 }
 
 fn ubcp(words: &[&str]) -> Command {
@@ -127,7 +119,7 @@ fn has_digest(report: &Value, model: &Model) -> Result<()> {
 }
 
 fn into_bar(lab: &mut Lab, options: &[&str]) -> Result<()> {
-    let (model, source, bar) = (model()?, vfio(lab)?, bar()?);
+    let (model, source, bar) = (model()?, vfio(lab)?, bar_name()?);
     let source = format!("{source}?len={}", model.len_bytes);
     let options = [options, &["--digest", "sha256"]].concat();
     let report = load(&source, &bar, &options)?;
@@ -156,7 +148,7 @@ fn landed(lab: &mut Lab, drive: &str, report: &Value, offset: u64, len_bytes: u6
 }
 
 fn ranges_into_bar(lab: &mut Lab) -> Result<()> {
-    let (model, drive, bar) = (model()?, vfio(lab)?, bar()?);
+    let (model, drive, bar) = (model()?, vfio(lab)?, bar_name()?);
     let whole = model.len_bytes;
     for (offset, len) in [
         (4096, 1 << 20),
@@ -249,7 +241,7 @@ fn range_into_shm(lab: &mut Lab) -> Result<()> {
 
 /// The kernel does not read into a BAR: host windows do for it, and in place is refused.
 fn passthrough_into_bar(lab: &mut Lab) -> Result<()> {
-    let (model, source, bar) = (model()?, passthrough(lab)?, bar()?);
+    let (model, source, bar) = (model()?, passthrough(lab)?, bar_name()?);
     let page = format!("{source}?len=4096");
     let in_place = ubcp(&["--via", "in-place", &page, &bar]);
     refused(in_place, &[IO], &["pages", "vfio-pci", BAR_ADDRESS])?;
@@ -273,9 +265,7 @@ fn refused(mut command: Command, codes: &[i32], words: &[&str]) -> Result<()> {
     let (code, text) = (output.status.code(), said(&output));
     let known = code.is_some_and(|code| codes.contains(&code));
     ensure!(known, "ended with {code:?}: {text}");
-    for word in words {
-        ensure!(text.contains(word), "nothing of `{word}` in: {text}");
-    }
+    says(&text, words)?;
     let lines = text.trim().lines().count();
     ensure!(lines == 1, "{lines} lines: {text}");
     Ok(())
@@ -327,7 +317,7 @@ fn no_permission(lab: &mut Lab) -> Result<()> {
         command.uid(NOBODY).gid(NOBODY);
         refused(command, &[INPUT], &["ermission"])?;
     }
-    let mut command = ubcp(&[&format!("{drive}?len=4096"), &bar()?]);
+    let mut command = ubcp(&[&format!("{drive}?len=4096"), &bar_name()?]);
     command.uid(NOBODY).gid(NOBODY);
     refused(command, &[INPUT, DESTINATION], &["ermission"])
 }
@@ -340,7 +330,7 @@ fn does_not_fit(lab: &mut Lab) -> Result<()> {
         refused(ubcp(&[&source, "host:"]), &[USAGE, INPUT], &["len="])?;
     }
     // The BAR is as large as the namespace: a byte more is too much, and the BAR is untouched.
-    let bar = bar()?;
+    let bar = bar_name()?;
     let small = format!("{bar}0");
     refused(
         ubcp(&[&drive, &small]),

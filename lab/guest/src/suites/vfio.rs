@@ -17,12 +17,12 @@ use nvme::command::NamespaceId;
 use nvme::controller::Settings;
 use nvme::device::vfio::{VfioContainer, VfioDevice};
 use nvme::transport::user::{DataNames, Options, UserTransport};
-use ubio::vram::bar::BarMemory;
 use ubio_lab_spec::Machine;
 use ubio_lab_spec::line::{Action, Line};
-use ubio_lab_spec::machine::{BAR_ADDRESS, BAR_INDEX};
+use ubio_lab_spec::machine::BAR_ADDRESS;
 
 use super::conformance::{self, Fixture};
+use super::engines::bar;
 use crate::binding;
 use crate::case::Case;
 use crate::lab::Lab;
@@ -101,15 +101,9 @@ fn bar_address() -> Result<Address> {
     BAR_ADDRESS.parse()
 }
 
-fn bar_memory() -> Result<Arc<BarMemory>> {
-    bar_address()?.enable()?;
-    let location = format!("bar:{BAR_ADDRESS}/{BAR_INDEX}").parse()?;
-    Ok(BarMemory::open(&location, None)?)
-}
-
 /// All of the BAR, as it is: the host has poisoned it.
 fn bar_target() -> Result<Target> {
-    Ok(Target::of(Arc::clone(bar_memory()?.region()) as _))
+    Ok(Target::of(Arc::clone(bar()?.region()) as _))
 }
 
 /// The suite's drive: its largest command is as large as QEMU can map.
@@ -132,7 +126,7 @@ fn in_host(lab: &mut Lab) -> Result<Fixture> {
 }
 
 fn in_bar(lab: &mut Lab) -> Result<Fixture> {
-    let memory = bar_memory()?;
+    let memory = bar()?;
     Ok(Fixture {
         memory: Some(Box::new(move |len_bytes| {
             memory.allocate(len_bytes).expect("room in the BAR")

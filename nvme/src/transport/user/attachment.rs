@@ -4,6 +4,7 @@
 #![expect(unsafe_code, reason = "names more of the owner's pages")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::command::Command;
 use crate::device::{Device, Mapping};
@@ -12,6 +13,8 @@ use crate::error::Result;
 use crate::memory::{PAGE_BYTES, RawMemory, TargetMemory};
 use crate::prp::table::TableLayout;
 use crate::sgl;
+use crate::transport::MemoryId;
+use crate::transport::user::UserTransport;
 
 #[derive(Debug)]
 pub(super) struct Attachment {
@@ -21,6 +24,8 @@ pub(super) struct Attachment {
     len_bytes: u64,
     layout: TableLayout,
     lists: Mapping,
+    /// Commands whose data an SGL named. One thread counts.
+    sgl_commands: AtomicU64,
 }
 
 /// The whole pages that memory lies in.
@@ -42,6 +47,18 @@ unsafe impl TargetMemory for WholePages {
             let start = inside.start().sub(lead);
             RawMemory::new(start, len)
         }
+    }
+}
+
+impl UserTransport {
+    /// Commands into attached memory so far whose data was named by an SGL, not by a PRP list;
+    /// memory that was attached more than once has one count.
+    ///
+    /// # Panics
+    /// If it is not attached.
+    #[must_use]
+    pub fn sgl_commands(&self, memory: MemoryId) -> u64 {
+        self.attachment(memory).sgl_commands.load(Ordering::Relaxed)
     }
 }
 
@@ -74,6 +91,7 @@ impl Attachment {
             len_bytes: raw.len_bytes(),
             layout,
             lists,
+            sgl_commands: AtomicU64::new(0),
         })
     }
 
@@ -110,6 +128,8 @@ impl Attachment {
             && needs_list
             && let Some(descriptor) = sgl::data_block(self.mapping.run_at(offset), len_bytes)
         {
+            let before = self.sgl_commands.load(Ordering::Relaxed);
+            self.sgl_commands.store(before + 1, Ordering::Relaxed);
             return command.with_sgl(descriptor);
         }
         let pointer = self.layout.pointer(

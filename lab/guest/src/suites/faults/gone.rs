@@ -8,9 +8,10 @@ use anyhow::{Context, Result, bail, ensure};
 use ubio::ErrorKind;
 use ubio_lab_spec::line::Action;
 
-use super::{Bench, MIB, Way, says};
+use super::{Bench, MIB, Way, asked};
 use crate::binding;
 use crate::lab::Lab;
+use crate::suites::refusal::says;
 
 const DRIVE: &str = "outside";
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -36,10 +37,7 @@ fn once(lab: &mut Lab, way: Way, other: &Bench) -> Result<()> {
         bytes_per_s: 2 * MIB,
     })?;
     let load = bench.start(0, 48 * MIB)?;
-    let watch = load.watch();
-    while watch.requested_bytes() < 2 * MIB {
-        thread::sleep(Duration::from_millis(1));
-    }
+    asked(&load, 2 * MIB)?;
     let started = Instant::now();
     let removal = thread::spawn({
         let address = address.clone();
@@ -70,7 +68,8 @@ fn once(lab: &mut Lab, way: Way, other: &Bench) -> Result<()> {
         Ok(_) => bail!("a removed drive was read"),
         Err(error) => says(&error.to_string(), &["removed"])?,
     }
-    bench.report()?;
+    // What is cut off by a removal is not tried again, and nothing is reset for it.
+    bench.undisturbed(0)?;
     drop(bench);
     while !removal.is_finished() && started.elapsed() < REMOVAL {
         thread::sleep(Duration::from_millis(10));

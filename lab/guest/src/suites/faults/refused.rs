@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use ubio::{ErrorKind, RawRequest};
 
-use super::{Bench, MIB, Way, fails, open, says};
+use super::{Bench, MIB, Way, fails, open};
 use crate::lab::Lab;
 use crate::status;
+use crate::suites::refusal::{by_engine, refusal, says};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -23,34 +24,24 @@ pub(super) fn media_error(lab: &mut Lab, way: Way) -> Result<()> {
     let load = bench.start(start - 2 * MIB, 4 * MIB)?;
     let said = fails(load, ErrorKind::Device, Duration::ZERO)?;
     says(&said, &["Unrecovered Read Error (0x281)", "2 tries", "LBA"])?;
-    let report = bench.report()?;
-    ensure!(report.retries == 1, "not one retry: {report:?}");
+    bench.undisturbed(1)?;
     // One block is read with the page around it, which is what fails, and is named.
     let load = bench.start(place, 512)?;
     let said = fails(load, ErrorKind::Device, Duration::ZERO)?;
     let (first, last) = (sector / 8 * 8, sector / 8 * 8 + 7);
     says(&said, &[&format!("(LBA {first} to {last})")])?;
-    ensure!(bench.report()?.retries == 1, "not one retry");
+    bench.undisturbed(1)?;
     let page = place / 4096 * 4096;
     bench.load(page - 4096, 4096)?;
     bench.load(page + 4096, 4096)?;
     bench.load(start + MIB, 2 * MIB)?;
-    let retries = bench.report()?.retries;
-    ensure!(retries == 0, "{retries} retries of blocks without errors");
-    Ok(())
+    bench.undisturbed(0).map(drop)
 }
 
 pub(super) fn metadata(lab: &mut Lab, way: Way) -> Result<()> {
     let address = way.address(lab, way.drive(), 2)?;
-    let Err(error) = open(address, 2, DEADLINE) else {
-        bail!("a namespace with metadata was opened");
-    };
-    let Some(error) = error.downcast_ref::<ubio::Error>() else {
-        bail!("{error:#}");
-    };
-    ensure!(error.kind() == ErrorKind::Unsupported, "{error}");
-    ensure!(error.advice().is_some(), "no remedy: {error}");
-    says(&error.to_string(), &["metadata"])
+    let opened = open(address, 2, DEADLINE);
+    by_engine(opened, ErrorKind::Unsupported, &["metadata"])
 }
 
 pub(super) fn beyond_the_end(lab: &mut Lab, way: Way) -> Result<()> {
@@ -62,19 +53,16 @@ pub(super) fn beyond_the_end(lab: &mut Lab, way: Way) -> Result<()> {
             len_bytes,
             ..RawRequest::default()
         };
-        let Err(error) = bench.engine.read_raw(request) else {
-            bail!("{len_bytes} bytes from {offset} of {end} are accepted");
-        };
+        let error = refusal(bench.engine.read_raw(request))
+            .with_context(|| format!("{len_bytes} bytes from {offset} of {end}"))?;
         ensure!(error.kind() == ErrorKind::InvalidInput, "{error}");
         says(&error.to_string(), &[&end.to_string(), "len="])?;
     }
     bench.load(end - 4096 - 7, 4096 + 7)?;
+    bench.undisturbed(0)?;
     if way == Way::Passthrough {
         // What the drive itself would have said: that our own check is the same as its.
-        let node = lab
-            .controller(way.drive())?
-            .namespace(1)?
-            .passthrough_path();
+        let node = lab.node(way.drive(), 1)?;
         let status = status::of_read(&node, 1, end / 512)?;
         ensure!(
             status & 0x7ff == LBA_OUT_OF_RANGE,

@@ -1,15 +1,8 @@
 //! Controllers that are reset under commands in flight: by us, because one takes too long, or by
 //! somebody else through the kernel.
-//!
-//! unsafe: submits commands into memory that it owns.
-#![expect(
-    unsafe_code,
-    reason = "submit is an unsafe method; the memory is the case's own"
-)]
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,55 +10,60 @@ use anyhow::{Result, bail, ensure};
 use nvme::command::NamespaceId;
 use nvme::controller::Settings;
 use nvme::device::vfio::{VfioContainer, VfioDevice};
-use nvme::lba::{BlockCount, Lba};
-use nvme::memory::{Pages, TargetMemory};
 use nvme::transport::user::{Options, UserTransport};
-use nvme::transport::{Direction, Io, IoError, MemoryId, Transport};
-use rustix::event::{EventfdFlags, eventfd};
-use std::os::fd::AsFd;
+use nvme::transport::{Direction, Incidents, IoError, MemoryId, Transport};
+use std::sync::Arc;
 use ubio::ErrorKind;
 use ubio_lab_spec::line::Action;
-use ubio_lab_spec::pattern;
 
-use super::{Bench, MIB, Way, fails};
+use super::{Bench, MIB, Way, asked, fails};
 use crate::binding;
 use crate::lab::Lab;
+use crate::session::Session;
+use crate::target::Target;
 
 /// For how long the drive would stall.
 const STALL: Duration = Duration::from_secs(15);
 
 /// The load's deadline passes, the abort is of no use, the controller is reset; only then the
-/// window goes to the next load.
+/// window goes to the next load (I2).
 pub(super) fn by_deadline(lab: &mut Lab, way: Way) -> Result<()> {
     let deadline = Duration::from_secs(1);
     let bench = Bench::open(lab, way, 1, deadline)?;
-    bench.stalled(lab, STALL, |bench, lab| {
+    bench.stalled(lab, STALL, |bench, lab, _| {
         let late = bench.start(2 * MIB, MIB)?;
-        fails(late, ErrorKind::Timeout, deadline)?;
+        bench.is_with_the_drive(&late)?;
+        fails(late, ErrorKind::Timeout, deadline / 2)?;
         // What comes later does not stall; what is there does.
         bench.unstall(lab)?;
         let next = bench.start(20 * MIB, 3 * MIB)?;
-        let watch = next.watch();
         let started = Instant::now();
-        while watch.requested_bytes() == 0 {
-            ensure!(started.elapsed() < STALL, "no reset");
-            thread::sleep(Duration::from_millis(1));
-        }
-        // The abort is asked for at the deadline, the reset follows five seconds later.
-        let waited = started.elapsed();
+        // The abort is asked for at the deadline, the reset follows five seconds later; the
+        // drive would let go by itself after twelve or more.
+        let waited = asked(&next, 1)?.duration_since(started);
         ensure!(
-            waited > Duration::from_secs(4),
+            (Duration::from_secs(4)..Duration::from_secs(8)).contains(&waited),
             "a window again after {waited:?}"
         );
         bench.whole(20 * MIB, &next.wait()?)
     })?;
-    bench.report().map(drop)
+    let report = bench.report()?;
+    let (drive, retries) = (report.drive, report.retries);
+    ensure!(drive.resets == 1 && drive.aborts > 0, "{drive:?}");
+    ensure!(drive.overdue >= drive.aborts && retries == 0, "{report:?}");
+    Ok(())
 }
 
-/// Commands in flight during a reset, each of which ends once.
+const COMMANDS: u64 = 16;
+const SIZE: u64 = 64 << 10;
+/// Slow enough that the reset comes while commands are in flight.
+const BYTES_PER_S: u64 = 16_384;
+/// How long the command stalls that is next when the limit is lifted, and a second.
+const PAST_THE_STALL: Duration = Duration::from_secs(SIZE / BYTES_PER_S + 1);
+
+/// Commands in flight during a reset, each of which ends once, and none of which writes
+/// anything after it has ended.
 pub(super) fn each_ends_once(lab: &mut Lab, _: Way) -> Result<()> {
-    const COMMANDS: u64 = 16;
-    const BLOCKS: u32 = 128;
     let (drive, seed) = ("vfio", lab.seed("vfio", 1)?);
     binding::give_to(lab.address(drive)?, "vfio-pci")?;
     let container = VfioContainer::new()?;
@@ -73,22 +71,14 @@ pub(super) fn each_ends_once(lab: &mut Lab, _: Way) -> Result<()> {
     let mut options = Options::new(Settings::new(NamespaceId(1)));
     options.abort_after = Duration::from_millis(300);
     options.reset_after = Duration::from_millis(300);
-    let mut transport = UserTransport::open(Arc::new(device), options)?;
-    let pages = Arc::new(Pages::new(COMMANDS * u64::from(BLOCKS) * 512)?);
-    let memory = transport.attach(Arc::clone(&pages) as _, true)?;
-    let read = |token| Io {
-        token,
-        direction: Direction::Read,
-        lba: Lba(token * u64::from(BLOCKS)),
-        blocks: BlockCount::new(BLOCKS).expect("a count"),
-        memory,
-        offset: token * u64::from(BLOCKS) * 512,
-    };
+    let mut session = Session::new(UserTransport::open(Arc::new(device), options)?)?;
+    let target = Target::host(COMMANDS * SIZE)?;
+    let memory = session.attach(&target, true)?;
     lab.ask(Action::Throttle {
         drive: drive.into(),
-        bytes_per_s: 16_384,
+        bytes_per_s: BYTES_PER_S,
     })?;
-    let ends = rounds(&mut transport, (0..COMMANDS).map(read).collect());
+    let ends = round(&mut session, memory, 0);
     lab.ask(Action::Unthrottle {
         drive: drive.into(),
     })?;
@@ -98,58 +88,38 @@ pub(super) fn each_ends_once(lab: &mut Lab, _: Way) -> Result<()> {
         aborted.count() > 0,
         "no command was in flight at the reset: {ends:?}"
     );
-    // What was given up is read again, and lands.
-    let ends = rounds(&mut transport, (0..COMMANDS).map(read).collect())?;
+    // Other blocks into the same places: what the first commands wrote now would be seen.
+    let from = COMMANDS * SIZE;
+    let ends = round(&mut session, memory, from)?;
     ensure!(ends.values().all(Result::is_ok), "{ends:?}");
-    let incidents = transport.incidents();
+    let incidents = session.transport.incidents();
     ensure!(incidents.strays == 0, "{incidents:?}");
     ensure!(
         incidents.aborts > 0 && incidents.resets == 1,
         "{incidents:?}"
     );
-    let mut bytes = vec![0; usize::try_from(pages.raw().len_bytes())?];
-    pages.raw().copy_to(0, &mut bytes);
-    pattern::check(seed, 0, &bytes)?;
-    detached(transport, memory);
+    target.check(seed, from, 0, COMMANDS * SIZE)?;
+    session.stays_untouched(&target, PAST_THE_STALL)?;
+    session.detach(memory);
     Ok(())
 }
 
-fn detached(mut transport: UserTransport, memory: MemoryId) {
-    transport.detach(memory);
-}
-
-/// What commands may take.
-const LIMIT: Duration = Duration::from_secs(30);
-
-/// Submits all of them, and gives how each of them ended.
-fn rounds(
-    transport: &mut UserTransport,
-    ios: Vec<Io>,
+/// Reads blocks from `from` on, one command for each place, and gives how each of them ended.
+fn round(
+    session: &mut Session<UserTransport>,
+    memory: MemoryId,
+    from: u64,
 ) -> Result<BTreeMap<u64, Result<(), IoError>>> {
-    let count = ios.len();
-    let nobody = eventfd(0, EventfdFlags::CLOEXEC)?;
-    let (started, mut done, mut ends) = (Instant::now(), Vec::new(), BTreeMap::new());
-    for mut io in ios {
-        // SAFETY: each has a part of the pages of its own, which nobody looks at before the end.
-        while let Err(refused) = unsafe { transport.submit(io) } {
-            // Nothing is taken while the controller is reset.
-            ensure!(done.is_empty() && started.elapsed() < LIMIT, "no room");
-            io = refused;
-            transport.poll(&mut done)?;
-            thread::sleep(Duration::from_millis(1));
+    let io = |place| session.io(Direction::Read, (from + place, SIZE), memory, place);
+    let ios = (0..COMMANDS)
+        .map(|place| io(place * SIZE))
+        .collect::<Result<_>>()?;
+    let mut ends = BTreeMap::new();
+    for end in session.run(ios)? {
+        if let Some(before) = ends.insert(end.token, end.result) {
+            bail!("command {} ended as {before:?} and once more", end.token);
         }
     }
-    while transport.in_flight() > 0 {
-        transport.poll(&mut done)?;
-        for end in done.drain(..) {
-            if let Some(before) = ends.insert(end.token, end.result) {
-                bail!("command {} ended as {before:?} and once more", end.token);
-            }
-        }
-        ensure!(started.elapsed() < LIMIT, "{ends:?} and no more");
-        transport.wait(nobody.as_fd(), Some(Duration::from_millis(5)))?;
-    }
-    ensure!(ends.len() == count, "{} of {count} ended", ends.len());
     Ok(ends)
 }
 
@@ -178,12 +148,23 @@ pub(super) fn by_sysfs(lab: &mut Lab, way: Way) -> Result<()> {
         Err(_) => bail!("the thread that resets panicked"),
     }
     bench.load(0, 16 * MIB)?;
-    // QEMU lets commands end before it stops; where one is cut off, it is tried again.
-    let retries = bench.report()?.retries;
-    ensure!(retries <= 16 * u64::from(RESETS), "{retries} retries");
+    // QEMU lets commands end before it stops, so there may be none that is cut off and tried
+    // again. Nothing was late, and we reset nothing.
+    let report = bench.report()?;
+    let (retries, drive) = (report.retries, report.drive);
+    ensure!(retries <= 32 * u64::from(RESETS), "{retries} retries");
+    ensure!(drive == Incidents::default(), "{drive:?}");
+    // All of it came by commands that were counted once.
+    let landed = report.route_bytes.values().sum::<u64>();
+    let wanted = (8 * loads + 16) * MIB;
+    ensure!(
+        landed == wanted,
+        "{landed} bytes landed, {wanted} were loaded"
+    );
     Ok(())
 }
 
+/// Each returns when the reset is over, or fails where it does not succeed.
 fn resets(path: &Path, count: u32) -> Result<()> {
     for _ in 0..count {
         thread::sleep(Duration::from_millis(300));

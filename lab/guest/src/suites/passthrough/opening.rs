@@ -4,17 +4,20 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use nvme::ErrorKind;
 use nvme::transport::Direction;
 use nvme::transport::passthrough::{Options, Passthrough, Registration};
-use nvme::{Error, ErrorKind};
 use rustix::io::Errno;
 use ubio_lab_spec::pattern::Seed;
 
-use super::{DRIVE, OUTSIDE, PAGE, node, open, read_write};
+use super::{DRIVE, OUTSIDE, open, read_write};
 use crate::case::{Case, skip};
 use crate::lab::Lab;
 use crate::session::Session;
+use crate::suites::PAGE;
+use crate::suites::engines::{over, passthrough};
+use crate::suites::refusal::{by_engine, by_nvme};
 use crate::target::Target;
 use crate::user::{as_nobody, with_locked_limit};
 
@@ -31,40 +34,20 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-fn refused<T>(result: Result<T, Error>) -> Result<Error> {
-    match result {
-        Ok(_) => bail!("it was opened"),
-        Err(error) => Ok(error),
-    }
-}
-
-fn says(error: &Error, kind: ErrorKind, word: &str) -> Result<()> {
-    let said = error.to_string();
-    ensure!(error.kind() == kind, "{:?}: {said}", error.kind());
-    ensure!(error.advice().is_some(), "no remedy: {said}");
-    ensure!(said.contains(word), "nothing of `{word}` in: {said}");
-    Ok(())
-}
-
 fn unprivileged(lab: &mut Lab) -> Result<()> {
-    let path = node(lab, DRIVE, 1)?;
+    let path = lab.node(DRIVE, 1)?;
     as_nobody(|| {
-        let error = refused(Passthrough::open(&path, &Options::default()))?;
-        says(&error, ErrorKind::Permission, "as root")
+        let opened = Passthrough::open(&path, &Options::default());
+        by_nvme(opened, ErrorKind::Permission, &["as root"])
     })
 }
 
 /// The same words through an engine, whose ring thread inherits who opens it.
 fn unprivileged_engine(lab: &mut Lab) -> Result<()> {
-    let address = crate::suites::engines::passthrough(lab, DRIVE)?;
+    let address = passthrough(lab, DRIVE, 1)?;
     as_nobody(|| {
-        let Err(error) = crate::suites::engines::over(address).open() else {
-            bail!("it was opened");
-        };
-        let said = error.to_string();
-        ensure!(error.kind() == ubio::ErrorKind::Permission, "{said}");
-        ensure!(said.contains("as root"), "{said}");
-        Ok(())
+        let opened = over(address).open();
+        by_engine(opened, ubio::ErrorKind::Permission, &["as root"])
     })
 }
 
@@ -85,7 +68,7 @@ fn read_page(session: &mut Session<Passthrough>, seed: Seed) -> Result<()> {
 
 /// The right to read the node is the right to read, and no more.
 fn right_to_read(lab: &mut Lab) -> Result<()> {
-    let (path, seed) = (node(lab, DRIVE, 1)?, lab.seed(DRIVE, 1)?);
+    let (path, seed) = (lab.node(DRIVE, 1)?, lab.seed(DRIVE, 1)?);
     readable(&path, || {
         as_nobody(|| {
             let mut session = Session::new(Passthrough::open(&path, &Options::default())?)?;
@@ -97,15 +80,15 @@ fn right_to_read(lab: &mut Lab) -> Result<()> {
                 session.is_assertion(io),
                 "compared through a node for reads"
             );
-            let error = refused(Passthrough::open(&path, &read_write()))?;
-            says(&error, ErrorKind::Permission, "as root")
+            let opened = Passthrough::open(&path, &read_write());
+            by_nvme(opened, ErrorKind::Permission, &["as root"])
         })
     })
 }
 
 /// Beyond the limit of locked memory a user's memory is not registered, and still works.
 fn locked_limit(lab: &mut Lab) -> Result<()> {
-    let (path, seed) = (node(lab, DRIVE, 1)?, lab.seed(DRIVE, 1)?);
+    let (path, seed) = (lab.node(DRIVE, 1)?, lab.seed(DRIVE, 1)?);
     readable(&path, || {
         with_locked_limit(1 << 20, || {
             as_nobody(|| {
@@ -123,7 +106,7 @@ fn locked_limit(lab: &mut Lab) -> Result<()> {
 }
 
 fn wrong_paths(lab: &mut Lab) -> Result<()> {
-    let node = node(lab, DRIVE, 1)?;
+    let node = lab.node(DRIVE, 1)?;
     let node = node.to_str().context("a path of letters")?;
     let disk = node.replacen("/ng", "/nvme", 1);
     let controller = disk
@@ -137,9 +120,8 @@ fn wrong_paths(lab: &mut Lab) -> Result<()> {
         (disk.as_str(), ErrorKind::InvalidInput, node),
         (controller, ErrorKind::InvalidInput, "it is a controller"),
     ] {
-        let error =
-            refused(Passthrough::open(path, &Options::default())).context(path.to_owned())?;
-        says(&error, kind, word).context(path.to_owned())?;
+        let opened = Passthrough::open(path, &Options::default());
+        by_nvme(opened, kind, &[word]).with_context(|| path.to_owned())?;
     }
     Ok(())
 }
@@ -149,15 +131,11 @@ fn uring_disabled(lab: &mut Lab) -> Result<()> {
     if !Path::new(SWITCH).exists() {
         return skip("this kernel has no such switch (Linux 6.6 has)");
     }
-    let path = node(lab, DRIVE, 1)?;
+    let path = lab.node(DRIVE, 1)?;
     fs::write(SWITCH, "2")?;
     let opened = Passthrough::open(&path, &Options::default());
     fs::write(SWITCH, "0")?;
-    says(
-        &refused(opened)?,
-        ErrorKind::Permission,
-        "io_uring_disabled",
-    )
+    by_nvme(opened, ErrorKind::Permission, &["io_uring_disabled"])
 }
 
 fn identity(lab: &mut Lab) -> Result<()> {

@@ -13,10 +13,11 @@ use ubio::window::MemoryKind;
 use ubio_lab_spec::Machine;
 
 use super::reads::{cut, namespaces};
-use super::{DISK, DRIVE, OFFSETS, OUTSIDE, OWNER, PAGE, PAGES, open};
+use super::{DISK, DRIVE, OUTSIDE, OWNER, open};
 use crate::case::Case;
 use crate::lab::Lab;
 use crate::suites::engines::{Mounted, What, builder, holds, load_file, p2pmem};
+use crate::suites::{OFFSETS, PAGE, PAGES};
 use crate::target::Target;
 
 const FROM: u64 = 7 * PAGE;

@@ -10,10 +10,11 @@ use ubio::sys::memory::Region;
 use ubio::vram::VramBuffer;
 use ubio_lab_spec::Machine;
 
-use super::{DRIVE, OFFSETS, PAGE, PAGES, open};
+use super::{DRIVE, open};
 use crate::case::Case;
 use crate::lab::Lab;
 use crate::suites::engines::{What, holds, load_raw, over, passthrough};
+use crate::suites::{OFFSETS, PAGE, PAGES};
 use crate::target::Target;
 
 /// Where on the namespace.
@@ -107,7 +108,7 @@ fn read(
     };
     let found = session.transport.registration(probe);
     ensure!(found == wanted, "{found:?}");
-    session.transport.detach(probe);
+    session.detach(probe);
     let commands = session.read_and_check(seed, (FROM, len), &target, at, register)?;
     let most = session.transport.limits().transfer_bytes;
     let wanted = cut(FROM, len, most.into());
@@ -120,7 +121,7 @@ fn read(
 
 /// More than one command's and one window's bytes, from and to odd places.
 fn by_engine(lab: &mut Lab, in_place: bool) -> Result<()> {
-    let engine = over(passthrough(lab, DRIVE)?).open()?;
+    let engine = over(passthrough(lab, DRIVE, 1)?).open()?;
     let seed = lab.seed(DRIVE, 1)?;
     let (offset, len_bytes) = match in_place {
         true => (3 * PAGE, (9 << 20) + 777),

@@ -5,9 +5,10 @@ use nvme::transport::passthrough::Options;
 use nvme::transport::{Direction, Done};
 use ubio_lab_spec::pattern::Seed;
 
-use super::{DRIVE, PAGE, open, read_write};
+use super::{DRIVE, open, read_write};
 use crate::case::Case;
 use crate::lab::Lab;
+use crate::suites::PAGE;
 use crate::target::Target;
 
 /// Beyond what other cases read.
@@ -38,10 +39,7 @@ fn write_flush_read_compare(lab: &mut Lab, namespace: u32, register: bool) -> Re
     session.transfer(Direction::Write, (FROM, LEN), written, 0)?;
     let flushed = session.transport.flush(77);
     ensure!(flushed.is_ok(), "no room for a flush");
-    let mut done = Vec::new();
-    while done.is_empty() {
-        done = session.poll()?;
-    }
+    let done = session.until_something_ends()?;
     let wanted = Done {
         token: 77,
         result: Ok(()),

@@ -9,7 +9,7 @@ use super::{Job, KERNELS, Measured};
 use crate::lab::Lab;
 
 pub(super) fn measure(lab: &Lab, job: Job, fixed: bool, millis: u64) -> Result<Measured> {
-    let path = lab.controller(KERNELS)?.namespace(1)?.passthrough_path();
+    let path = lab.node(KERNELS, 1)?;
     let mut fio = Command::new("fio");
     fio.args([
         "--name=read",

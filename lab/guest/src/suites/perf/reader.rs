@@ -102,7 +102,7 @@ pub(super) enum End {
 
 impl Reader {
     pub(super) fn passthrough(lab: &Lab, job: Job) -> Result<Self> {
-        let path = lab.controller(KERNELS)?.namespace(1)?.passthrough_path();
+        let path = lab.node(KERNELS, 1)?;
         let options = passthrough::Options {
             depth: job.depth,
             ..passthrough::Options::default()

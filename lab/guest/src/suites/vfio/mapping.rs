@@ -4,7 +4,7 @@
 //! unsafe: maps memory without a guard that keeps it.
 #![expect(
     unsafe_code,
-    reason = "most of these mappings are to be refused; the others are undone before the memory goes"
+    reason = "names parts of pages, which a guard cannot, and which are to be refused"
 )]
 
 use std::fs;
@@ -19,16 +19,16 @@ use nvme::transport::Direction;
 use ubio_lab_spec::line::Action;
 use ubio_lab_spec::machine::{BAR_ADDRESS, BAR_INDEX};
 
-use super::opening::refused;
 use super::{PLAIN, Way, bar_address, device, transport};
 use crate::binding;
 use crate::case::Case;
 use crate::lab::Lab;
 use crate::session::Session;
+use crate::suites::PAGE;
+use crate::suites::refusal::by_nvme;
 use crate::target::Target;
 use crate::user::{as_nobody, with_locked_limit};
 
-const PAGE: u64 = 4096;
 const HUGE: u64 = 2 << 20;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -53,13 +53,15 @@ pub(super) fn cases_of_bars() -> Vec<Case> {
 }
 
 fn whole_pages_only(lab: &mut Lab) -> Result<()> {
-    let device = device(lab, "vfio")?;
+    // Were it mapped after all, it would stay so until the device is closed, which is sooner than
+    // the memory goes.
     let pages = Pages::new(2 * PAGE)?;
+    let device = device(lab, "vfio")?;
     for (offset, len) in [(0, PAGE - 1), (512, PAGE), (0, 0)] {
         let part = pages.raw().part(offset, len);
-        // SAFETY: it is refused, so nothing is mapped.
+        // SAFETY: the memory stays for longer than the device is open.
         let mapped = unsafe { device.map(part) };
-        refused(mapped, ErrorKind::InvalidInput, &["whole pages"])?;
+        by_nvme(mapped, ErrorKind::InvalidInput, &["whole pages"])?;
     }
     Ok(())
 }
@@ -75,13 +77,11 @@ fn huge_addresses(lab: &mut Lab) -> Result<()> {
 }
 
 fn locked(lab: &mut Lab) -> Result<()> {
-    let device = device(lab, "vfio")?;
-    let pages = Pages::new(1 << 20)?;
+    let device = device(lab, "vfio")? as Arc<dyn Device>;
     with_locked_limit(128 << 10, || {
         as_nobody(|| {
-            // SAFETY: it is refused, so nothing is mapped.
-            let mapped = unsafe { device.map(pages.raw()) };
-            refused(mapped, ErrorKind::NoSpace, &["ulimit -l", "128 KiB"])
+            let mapped = Mapping::pages(&device, 1 << 20);
+            by_nvme(mapped, ErrorKind::NoSpace, &["ulimit -l", "128 KiB"])
         })
     })?
 }
@@ -95,28 +95,17 @@ fn entries(lab: &mut Lab) -> Result<()> {
     let device = opened?;
     let left = device.container().mappings_left()?;
     ensure!(left == Some(4), "{left:?} mappings left");
-    let pages = Pages::new(5 * PAGE)?;
-    let mut runs = Vec::new();
-    for page in 0..4 {
-        let part = pages.raw().part(page * PAGE, PAGE);
-        // SAFETY: unmapped below, before the memory goes.
-        runs.extend(unsafe { device.map(part) }?);
-    }
-    let part = pages.raw().part(4 * PAGE, PAGE);
-    // SAFETY: it is refused, so nothing is mapped.
-    let fifth = refused(
-        unsafe { device.map(part) },
-        ErrorKind::NoSpace,
-        &["dma_entry_limit"],
-    );
-    device.unmap(&runs)?;
-    fifth
+    let device = device as Arc<dyn Device>;
+    let four = (0..4).map(|_| Mapping::pages(&device, PAGE));
+    let _four = four.collect::<nvme::Result<Vec<_>>>()?;
+    let fifth = Mapping::pages(&device, PAGE);
+    by_nvme(fifth, ErrorKind::NoSpace, &["dma_entry_limit"])
 }
 
 fn bar_wrong_driver(_: &mut Lab) -> Result<()> {
     let container = VfioContainer::new()?;
     let opened = BarMapping::open(&container, BAR_ADDRESS, u8::try_from(BAR_INDEX)?);
-    refused(opened, ErrorKind::Busy, &["no driver", "drivers_probe"])
+    by_nvme(opened, ErrorKind::Busy, &["no driver", "drivers_probe"])
 }
 
 /// Reads over more than one list page, across the BAR's first and last pages.
@@ -133,11 +122,15 @@ fn bar_through_vfio(lab: &mut Lab, way: Way) -> Result<()> {
     let target = Target::of(Arc::new(mapping));
     let memory = session.attach(&target, true)?;
     let len = 513 * PAGE;
+    let mut wanted = 0;
     for (at, from) in [(0, 7 * PAGE), (len_bytes - len, 2 * len)] {
-        session.transfer(Direction::Read, (from, len), memory, at)?;
+        let commands = session.transfer(Direction::Read, (from, len), memory, at)?;
         target.check(seed, from, at, len)?;
         lab.expect_bar((at, len), ("vfio", 1), from)?;
+        wanted += if way.sgl { commands as u64 } else { 0 };
     }
+    let by_sgl = session.transport.sgl_commands(memory);
+    ensure!(by_sgl == wanted, "{by_sgl} commands by SGL, not {wanted}");
     lab.ask(Action::CheckBar).context("seen by the host")
 }
 
@@ -145,8 +138,8 @@ fn bar_wrong_bar(_: &mut Lab) -> Result<()> {
     binding::give_to(&bar_address()?, "vfio-pci")?;
     let container = VfioContainer::new()?;
     let open = |bar| BarMapping::open(&container, BAR_ADDRESS, bar);
-    refused(open(5), ErrorKind::NotFound, &["no BAR 5"])?;
-    refused(open(6), ErrorKind::InvalidInput, &["0 to 5"])?;
+    by_nvme(open(5), ErrorKind::NotFound, &["no BAR 5"])?;
+    by_nvme(open(6), ErrorKind::InvalidInput, &["0 to 5"])?;
     // Registers of 256 bytes: less than a page.
-    refused(open(0), ErrorKind::Unsupported, &["cannot be mapped"])
+    by_nvme(open(0), ErrorKind::Unsupported, &["cannot be mapped"])
 }

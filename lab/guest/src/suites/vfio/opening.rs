@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
+use nvme::ErrorKind;
 use nvme::device::Device;
 use nvme::device::vfio::{VfioContainer, VfioDevice};
-use nvme::{Error, ErrorKind};
 
 use super::admin::{Admin, serial};
 use super::{PLAIN, bar_address, device, open};
 use crate::binding;
 use crate::case::Case;
 use crate::lab::Lab;
+use crate::suites::refusal::by_nvme;
 use crate::user::as_nobody;
 use nvme::device::Mapping;
 
@@ -30,31 +31,18 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Refused so, and in these words.
-pub(super) fn refused<T>(result: Result<T, Error>, kind: ErrorKind, words: &[&str]) -> Result<()> {
-    let Err(error) = result else {
-        anyhow::bail!("it was accepted");
-    };
-    let said = error.to_string();
-    ensure!(error.kind() == kind, "{:?}: {said}", error.kind());
-    for word in words {
-        ensure!(said.contains(word), "nothing of `{word}` in: {said}");
-    }
-    Ok(())
-}
-
 fn no_function(_: &mut Lab) -> Result<()> {
     let container = VfioContainer::new()?;
     let there = VfioDevice::open(&container, "0000:77:05.0");
-    refused(there, ErrorKind::NotFound, &["no PCI function"])?;
+    by_nvme(there, ErrorKind::NotFound, &["no PCI function"])?;
     let path = VfioDevice::open(&container, "../../x");
-    refused(path, ErrorKind::InvalidInput, &["lspci"])
+    by_nvme(path, ErrorKind::InvalidInput, &["lspci"])
 }
 
 fn no_controller(_: &mut Lab) -> Result<()> {
     let container = VfioContainer::new()?;
     let opened = VfioDevice::open(&container, &bar_address()?.to_string());
-    refused(opened, ErrorKind::Unsupported, &["no NVMe controller"])
+    by_nvme(opened, ErrorKind::Unsupported, &["no NVMe controller"])
 }
 
 fn wrong_driver(lab: &mut Lab) -> Result<()> {
@@ -63,7 +51,7 @@ fn wrong_driver(lab: &mut Lab) -> Result<()> {
     binding::give_to(address, "nvme")?;
     let opened = VfioDevice::open(&container, &address.to_string());
     let words = ["bound to nvme", "driver_override", "driver/unbind"];
-    refused(opened, ErrorKind::Busy, &words)
+    by_nvme(opened, ErrorKind::Busy, &words)
 }
 
 /// One of the two stays with the kernel's driver.
@@ -75,7 +63,7 @@ fn stranger(lab: &mut Lab) -> Result<()> {
     let opened = VfioDevice::open(&VfioContainer::new()?, &ours.to_string());
     let stranger = theirs.to_string();
     let words = ["shares IOMMU group", &stranger, "(nvme)"];
-    refused(opened, ErrorKind::Busy, &words)
+    by_nvme(opened, ErrorKind::Busy, &words)
 }
 
 fn two_of_a_group(lab: &mut Lab) -> Result<()> {
@@ -104,7 +92,7 @@ fn without_the_right(lab: &mut Lab) -> Result<()> {
     as_nobody(|| {
         let container = VfioContainer::new()?;
         let opened = VfioDevice::open(&container, &address);
-        refused(opened, ErrorKind::Permission, &["/dev/vfio/", "chown"])
+        by_nvme(opened, ErrorKind::Permission, &["/dev/vfio/", "chown"])
     })
 }
 
@@ -112,9 +100,9 @@ fn in_use(lab: &mut Lab) -> Result<()> {
     let first = device(lab, "vfio")?;
     let address = lab.address("vfio")?.to_string();
     let again = VfioDevice::open(first.container(), &address);
-    refused(again, ErrorKind::Busy, &["open in this container"])?;
+    by_nvme(again, ErrorKind::Busy, &["open in this container"])?;
     let other = VfioDevice::open(&VfioContainer::new()?, &address);
-    refused(other, ErrorKind::Busy, &["fuser"])
+    by_nvme(other, ErrorKind::Busy, &["fuser"])
 }
 
 fn no_namespace(lab: &mut Lab) -> Result<()> {
@@ -153,7 +141,7 @@ fn no_vector(lab: &mut Lab) -> Result<()> {
         "{} vectors",
         device.vectors()
     );
-    refused(
+    by_nvme(
         device.interrupt(device.vectors()),
         ErrorKind::Unsupported,
         &["poll"],
@@ -164,5 +152,5 @@ pub(super) fn without_iommu(lab: &mut Lab) -> Result<()> {
     let address = lab.address("vfio")?.to_string();
     let opened = VfioDevice::open(&VfioContainer::new()?, &address);
     let words = ["no IOMMU group", "intel_iommu=on"];
-    refused(opened, ErrorKind::Unsupported, &words)
+    by_nvme(opened, ErrorKind::Unsupported, &words)
 }

@@ -6,26 +6,24 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nvme::transport::{Direction, IoError, Transport};
-use ubio::source::nvme::NvmeAddress;
 use ubio::sys::memory::Region;
 use ubio::vram::VramBuffer;
 use ubio_lab_spec::Machine;
 use ubio_lab_spec::line::Action;
 
 use super::{PLAIN, Way, bar_target, open};
-use crate::binding;
 use crate::case::Case;
 use crate::lab::Lab;
-use crate::suites::engines::{What, holds, load_raw, over};
+use crate::suites::engines::{What, holds, load_raw, over, vfio};
+use crate::suites::{OFFSETS, PAGE, PAGES};
 use crate::target::Target;
 
-const PAGE: u64 = 4096;
-const PAGES: [u64; 7] = [1, 2, 3, 511, 512, 513, 1023];
-const OFFSETS: [u64; 4] = [0, 4, 512, 4092];
 /// Where on the namespace.
 const FROM: u64 = 12 * PAGE;
 
 const DRIVE: &str = "vfio";
+/// How long a reset takes, and what the controller was doing when it came: more than enough.
+const RESET_OVER: Duration = Duration::from_millis(500);
 /// How long a reset may take.
 const RESET: Duration = Duration::from_secs(20);
 
@@ -58,6 +56,7 @@ pub(super) fn cases(machine: &Machine, full: bool) -> Vec<Case> {
             reset(lab, way, if full { 20 } else { 4 })
         }));
     }
+    cases.push(Case::new("interrupts/each-is-noticed", interrupts));
     cases.push(Case::new("mdts/16-kib", |lab| {
         limited(lab, "small", 4 * PAGE)
     }));
@@ -73,6 +72,11 @@ pub(super) fn cases(machine: &Machine, full: bool) -> Vec<Case> {
         Ok(())
     }));
     cases
+}
+
+/// Whether an SGL is used where the controller has them: what two pointers can name, they do.
+fn named_by_sgl(pages: u64, offset: u64) -> bool {
+    offset % PAGE + pages * PAGE > 2 * PAGE
 }
 
 fn notice(polled: bool) -> &'static str {
@@ -92,9 +96,10 @@ fn matrix(machine: &Machine, full: bool) -> Vec<Case> {
                     for (sgl, polled) in
                         [(false, false), (true, false), (false, true), (true, true)]
                     {
-                        let turn = (i + j + usize::from(into_bar)) % 2 == 1;
+                        let possible = named_by_sgl(pages, offset);
+                        let turn = possible && (i + j + usize::from(into_bar)) % 2 == 1;
                         let other = (i + j / 2 + usize::from(block == 512)) % 2 == 1;
-                        if !full && (sgl, polled) != (turn, other) {
+                        if (sgl && !possible) || (!full && (sgl, polled) != (turn, other)) {
                             continue;
                         }
                         let way = Way {
@@ -136,6 +141,8 @@ impl Read {
         let memory = session.attach(&target, true)?;
         let commands = session.transfer(Direction::Read, (FROM, len), memory, at)?;
         ensure!(commands == 1, "{commands} commands");
+        let by_sgl = session.transport.sgl_commands(memory);
+        ensure!(by_sgl == u64::from(self.way.sgl), "{by_sgl} of them by SGL");
         session.was_quiet()?;
         target.check(seed, FROM, at, len)?;
         if !self.into_bar {
@@ -154,6 +161,35 @@ fn verify(lab: &mut Lab, way: Way, size: u64, depth: u64, count: u64) -> Result<
     session.was_quiet()
 }
 
+/// One read after the other ends far sooner than the transport looks by itself, which it does
+/// every 10 ms while anything is in flight: an interrupt that got lost would go unnoticed else.
+fn interrupts(lab: &mut Lab) -> Result<()> {
+    const READS: usize = 200;
+    const SOON: Duration = Duration::from_millis(5);
+    let way = Way { queues: 4, ..PLAIN };
+    let mut session = open(lab, DRIVE, 1, way)?;
+    let target = Target::host(PAGE)?;
+    let memory = session.attach(&target, true)?;
+    let mut spans = Vec::new();
+    for _ in 0..READS {
+        let io = session.first(memory, PAGE)?;
+        let started = Instant::now();
+        session.one(io)??;
+        spans.push(started.elapsed());
+    }
+    // Every queue has a vector, and a quarter of the reads: of each queue's most are to be soon.
+    for queue in 0..4 {
+        let mut of_queue: Vec<Duration> = spans.iter().copied().skip(queue).step_by(4).collect();
+        of_queue.sort_unstable();
+        let middle = of_queue[of_queue.len() / 2];
+        ensure!(
+            middle < SOON,
+            "half of queue {queue}'s took {middle:?} and more"
+        );
+    }
+    Ok(())
+}
+
 /// A command of the limit's size goes through, in the worst place too; a larger one is not sent.
 fn limited(lab: &mut Lab, drive: &'static str, most: u64) -> Result<()> {
     for sgl in [false, true] {
@@ -169,8 +205,13 @@ fn limited(lab: &mut Lab, drive: &'static str, most: u64) -> Result<()> {
         );
         for offset in [PAGE, 0] {
             let target = Target::host(most + 2 * PAGE)?;
+            // Keeps the count of what the next line attaches and lets go.
+            let memory = session.attach(&target, true)?;
             let commands = session.read_and_check(seed, (0, most), &target, offset, true)?;
             ensure!(commands == 1, "{commands} commands");
+            let by_sgl = session.transport.sgl_commands(memory);
+            ensure!(by_sgl == u64::from(sgl), "{by_sgl} of them by SGL");
+            session.detach(memory);
         }
         let target = Target::host(4 * most)?;
         // The first one ends where a multiple of the limit is, so four of them.
@@ -186,13 +227,7 @@ fn limited(lab: &mut Lab, drive: &'static str, most: u64) -> Result<()> {
 
 /// An engine cuts what it is asked for into commands of 16 KiB, from and to odd places.
 fn by_engine(lab: &mut Lab) -> Result<()> {
-    let function = lab.address("small")?.clone();
-    binding::give_to(&function, "vfio-pci")?;
-    let address = NvmeAddress::Vfio {
-        function: function.to_string().parse()?,
-        namespace: 1,
-    };
-    let engine = over(address).open()?;
+    let engine = over(vfio(lab, "small", 1)?).open()?;
     let (offset, len_bytes) = (12_345, (3 << 20) + 777);
     let what = What {
         offset,
@@ -217,10 +252,12 @@ fn reset(lab: &mut Lab, way: Way, resets: u64) -> Result<()> {
     let mut aborted = 0;
     for round in 0..resets {
         target.poison(0, SLOTS * SIZE);
-        let mut waiting = BTreeSet::new();
+        let (mut waiting, mut well) = (BTreeSet::new(), Vec::new());
+        // Other blocks in every round: what a command of the last one still wrote would be seen.
+        let from = round * SLOTS * SIZE;
         for slot in 0..SLOTS {
             let at = slot * SIZE;
-            let io = session.io(Direction::Read, (at, SIZE), memory, at)?;
+            let io = session.io(Direction::Read, (from + at, SIZE), memory, at)?;
             let started = Instant::now();
             // There is no room until the reset before is over.
             while session.submit(io).is_err() {
@@ -240,14 +277,22 @@ fn reset(lab: &mut Lab, way: Way, resets: u64) -> Result<()> {
             for end in done.drain(..) {
                 ensure!(waiting.remove(&end.token), "{end:?} ended twice");
                 match end.result {
-                    Ok(()) => target.check(seed, end.token, end.token, SIZE)?,
+                    Ok(()) => {
+                        target.check(seed, from + end.token, end.token, SIZE)?;
+                        well.push(end.token);
+                    }
                     Err(IoError::Aborted) => aborted += 1,
                     Err(error) => return Err(error).context("after a reset"),
                 }
             }
             done = session.poll()?;
         }
+        for at in well {
+            let still = target.check(seed, from + at, at, SIZE);
+            still.context("changed after its end")?;
+        }
     }
+    session.stays_untouched(&target, RESET_OVER)?;
     // Goes through when the last reset is over.
     session.transfer(Direction::Read, (0, SIZE), memory, 0)?;
     let incidents = session.transport.incidents();

@@ -1,14 +1,7 @@
 //! The end of DMA: after an unmap, and after a quiesce, nothing a controller was told before
-//! reaches memory.
-//!
-//! unsafe: maps memory without a guard that keeps it.
-#![expect(
-    unsafe_code,
-    reason = "undoes mappings while the controller still knows their addresses, which is the point"
-)]
+//! reaches memory. (`faults` has a quiesce in the middle of a read.)
 
 use std::process::Command;
-use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -19,19 +12,17 @@ use nvme_sys::register::{CC, CC_ENABLE};
 
 use super::admin::{Admin, serial};
 use super::device;
-use super::opening::refused;
 use crate::case::Case;
 use crate::lab::Lab;
+use crate::suites::PAGE;
+use crate::suites::refusal::{refusal, says};
 use crate::target::Target;
 use std::sync::Arc;
-
-const PAGE: u64 = 4096;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("stop/unmap", unmap),
         Case::new("stop/quiesce", quiesce),
-        Case::new("stop/quiesce-in-the-middle", quiesce_midway),
     ]
 }
 
@@ -41,13 +32,13 @@ fn unmap(lab: &mut Lab) -> Result<()> {
     let pages = Arc::new(Pages::new(PAGE)?);
     let target = Target::of(Arc::clone(&pages) as _);
     let left = device.container().mappings_left()?;
-    // SAFETY: unmapped below, before the memory goes.
-    let runs = unsafe { device.map(pages.raw()) }?;
+    let mapping = Mapping::new(&admin.device, Arc::clone(&pages) as _)?;
+    let runs = mapping.runs().to_vec();
     let fewer = device.container().mappings_left()?;
     ensure!(left == fewer.map(|now| now + 1), "{left:?} then {fewer:?}");
     admin.identify(runs[0].start.0)?;
     ensure!(serial(pages.raw(), 0) == lab.drive("vfio")?.serial());
-    device.unmap(&runs)?;
+    drop(mapping);
     target.poison(0, PAGE);
     admin.send_identify(runs[0].start.0);
     // QEMU 7.2 reports success all the same; the IOMMU tells.
@@ -59,18 +50,14 @@ fn unmap(lab: &mut Lab) -> Result<()> {
     target.untouched_but(0, 0)?;
     let now = device.container().mappings_left()?;
     ensure!(now == left, "the mapping is still counted");
-    refused(
-        device.unmap(&runs),
-        ErrorKind::InvalidInput,
-        &["cannot unmap"],
-    )?;
+    let twice = refusal(device.unmap(&runs))?;
+    ensure!(twice.kind() == ErrorKind::InvalidInput, "{twice}");
+    says(&twice.to_string(), &["cannot unmap"])?;
     // The address is free again, and the controller goes on.
-    // SAFETY: as above.
-    let again = unsafe { device.map(pages.raw()) }?;
-    ensure!(again == runs, "not the address that was given back");
+    let again = Mapping::new(&admin.device, pages)?;
+    ensure!(again.runs() == runs, "not the address that was given back");
     admin.start()?;
-    admin.identify(again[0].start.0)?;
-    Ok(device.unmap(&again)?)
+    admin.identify(again.address(0).0)
 }
 
 /// Not even a controller that is enabled again sends anything.
@@ -90,19 +77,4 @@ fn quiesce(lab: &mut Lab) -> Result<()> {
     ensure!(status.is_none(), "a completion: {status:?}");
     target.untouched_but(0, 0)?;
     Ok(device.quiesce()?)
-}
-
-fn quiesce_midway(lab: &mut Lab) -> Result<()> {
-    let device = device(lab, "vfio")?;
-    let mut admin = Admin::new(&device)?;
-    let pages = Arc::new(Pages::new(8 * PAGE)?);
-    let target = Target::of(Arc::clone(&pages) as _);
-    let mapping = Mapping::new(&admin.device, pages)?;
-    for page in 0..8 {
-        admin.send_identify(mapping.address(page * PAGE).0);
-    }
-    device.quiesce()?;
-    target.poison(0, 8 * PAGE);
-    sleep(Duration::from_millis(300));
-    target.untouched_but(0, 0)
 }

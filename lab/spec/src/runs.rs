@@ -177,7 +177,8 @@ fn vfio() -> Machine {
         .iommu()
         .bar(16)
         .with("vfio", |drive| {
-            drive.mdts(0).namespaces(&both_block_sizes())
+            let drive = drive.mdts(0).throttled();
+            drive.namespaces(&both_block_sizes())
         })
         .with("outside", |drive| drive.mdts(10))
         .also(Drive::new("small", Place::Port).mdts(2))

@@ -49,8 +49,20 @@ use crate::args::Args;
 use crate::exit::{Failure, printable};
 use crate::signals::Signals;
 
+/// More stack than the main thread ever takes.
+const STACK_BYTES: usize = 256 << 10;
+
+/// Makes the main thread's stack as large as it will be: where memory is limited, the kernel ends a
+/// program whose stack cannot grow, and does that here or nowhere.
+#[inline(never)]
+fn grow_stack() {
+    let stack = [0_u8; STACK_BYTES];
+    std::hint::black_box(&stack);
+}
+
 fn main() -> ExitCode {
     let begun = Instant::now();
+    grow_stack();
     signals::survive_file_size_limit();
     let args = match Args::try_parse() {
         Ok(args) => args,

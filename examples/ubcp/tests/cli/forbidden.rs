@@ -66,7 +66,8 @@ fn a_ring_that_breaks_ends_the_load_with_its_cause() {
     let folder = folder();
     let path = write_model(folder.path());
     for _ in 0..20 {
-        let said = ubcp_without(IO_URING_ENTER, &args![path, "host:", "--via=ub"]);
+        let args = args![path, "host:", "--via=ub", "--route=direct"];
+        let said = ubcp_without(IO_URING_ENTER, &args);
         said.failed(1, &["io_uring_enter failed", "seccomp"]);
     }
 }

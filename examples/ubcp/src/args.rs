@@ -58,7 +58,7 @@ cutting it ends ubcp by SIGBUS, without a word.
 
 Blocks are taken as bytes: ?offset=SIZE&len=SIZE says which, block=4096 how large emulated blocks \
 are. Whoever may open the device may read every file on the drive; a named result is its owner's \
-alone. A bar: takes one file, or blocks, as they are; what it holds is gone when somebody else \
+alone, that of an emulated drive whose the file is. A bar: takes one file, or blocks, as they are; what it holds is gone when somebody else \
 writes there. Before memory of a function is used, reads have to land there, or it is refused. \
 After --timeout the load fails; the drive's memory stays in use until it answers.
 
@@ -204,7 +204,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Blocks of a namespace (nvme: and vfio:)")]
 pub(crate) struct Nvme {
-    /// Fail when the drive takes longer for one read, seconds [default: 60]
+    /// Fail when the drive takes longer for one read, seconds, up to a day [default: 60]
     #[arg(
         long,
         value_name = "SECONDS",
@@ -217,7 +217,7 @@ pub(crate) struct Nvme {
     #[arg(long)]
     pub(crate) poll: bool,
 
-    /// Queue pairs (vfio: and emulated) [default: 1]
+    /// Queue pairs, up to 64 (vfio: and emulated) [default: 1]
     #[arg(
         long,
         value_name = "N",

@@ -225,7 +225,8 @@ impl VfioContainer {
         } = run;
         let what = || format!("cannot unmap {len_bytes} bytes at device address {iova:#x}");
         if !state.iova.is_taken(iova, len_bytes) {
-            return Err(Error::new(ErrorKind::InvalidInput, what()));
+            let error = Error::new(ErrorKind::InvalidInput, what());
+            return Err(error.remedy("unmap what was mapped, as it was mapped, and once"));
         }
         let unmapped = sys::unmap_dma(&self.file, iova, len_bytes)
             .map_err(|cause| Error::new(ErrorKind::Io, what()).because(cause))?;

@@ -1,6 +1,8 @@
 //! What is to be refused: that it is, of which kind, with a remedy, and in which words. Knows
 //! neither who refuses nor why.
 
+use std::fmt::{Debug, Display};
+
 use anyhow::{Result, bail, ensure};
 
 /// What an attempt says that is to fail.
@@ -26,10 +28,7 @@ pub(super) fn by_nvme<T>(
     words: &[&str],
 ) -> Result<()> {
     let error = refusal(attempt)?;
-    let said = error.to_string();
-    ensure!(error.kind() == kind, "{:?}: {said}", error.kind());
-    ensure!(error.advice().is_some(), "no remedy: {said}");
-    says(&said, words)
+    refused_so(&error, (error.kind(), kind), error.advice(), words)
 }
 
 /// Refused by the engine, so, with a remedy, and in these words.
@@ -39,9 +38,18 @@ pub(super) fn by_engine<T>(
     words: &[&str],
 ) -> Result<()> {
     let error = refusal(attempt)?;
+    refused_so(&error, (error.kind(), kind), error.advice(), words)
+}
+
+fn refused_so<K: Debug + PartialEq>(
+    error: &impl Display,
+    (found, wanted): (K, K),
+    remedy: Option<&str>,
+    words: &[&str],
+) -> Result<()> {
     let said = error.to_string();
-    ensure!(error.kind() == kind, "{:?}: {said}", error.kind());
-    ensure!(error.advice().is_some(), "no remedy: {said}");
+    ensure!(found == wanted, "{found:?}: {said}");
+    ensure!(remedy.is_some(), "no remedy: {said}");
     says(&said, words)
 }
 

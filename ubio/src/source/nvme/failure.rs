@@ -161,6 +161,21 @@ mod tests {
     }
 
     #[test]
+    fn nobody_waits_longer_than_the_longest_delay() {
+        // Namespace not ready.
+        let status = Status::check(0x082).expect_err("an error");
+        let kind = |delay| of_command(IoError::Status(status), delay).kind;
+        let longest = FillErrorKind::Transient {
+            delay: Nanos(30_000_000_000),
+        };
+        assert_eq!(kind(MOST_DELAY), longest);
+        assert_eq!(
+            kind(MOST_DELAY + Duration::from_millis(100)),
+            FillErrorKind::Fatal
+        );
+    }
+
+    #[test]
     fn a_code_is_a_status_or_an_errno() {
         assert_eq!(cause(-0x281).to_string(), "Unrecovered Read Error (0x281)");
         assert!(cause(libc::ENODEV).to_string().contains("No such device"));

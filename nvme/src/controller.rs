@@ -1,7 +1,8 @@
 //! A controller's life: disable, enable, set up, run, reset, shut down, die. A state machine that
 //! is moved on by [`Controller::advance`] and does not block, so that a reset under I/O and the
 //! first bring-up are the same code; only a controller that is given up is waited for, where the
-//! kernel resets its function ([`Device::quiesce`]). Base 3.5 (initialisation), 3.6 (shutdown), 3.7 (reset).
+//! kernel resets its function ([`Device::quiesce`]). Base 3.5 (initialisation), 3.6 (shutdown),
+//! 3.7 (reset).
 //! Knows no memory but its own, and no deadlines of I/O commands.
 
 use std::os::fd::OwnedFd;

@@ -400,9 +400,6 @@ impl Transport for UserTransport {
     }
 
     fn wait(&mut self, other: BorrowedFd<'_>, span: Option<Duration>) -> Result<()> {
-        let vectors = self.controller.vectors();
-        let descriptors: Vec<BorrowedFd<'_>> =
-            vectors.iter().map(|vector| vector.as_fd()).collect();
         // While a reset goes on, and for what may be overdue, it has to be looked now and then.
         let at_most = if self.controller.is_ready() {
             (self.in_flight > 0).then_some(LOOK_EVERY)
@@ -417,15 +414,15 @@ impl Transport for UserTransport {
         let ready = || {
             queues.iter().any(|queue| queue.is_ready()) || self.controller.has_admin_completion()
         };
-        if descriptors.is_empty() && self.in_flight > 0 {
+        let vectors = self.controller.vectors();
+        if vectors.is_empty() && self.in_flight > 0 {
             return waiting::spin(ready, other, span);
         }
-        let device = self.controller.device();
-        let removal = device
-            .removal_event()
-            .filter(|_| self.controller.is_ready());
-        let others: Vec<BorrowedFd<'_>> = [Some(other), removal].into_iter().flatten().collect();
-        waiting::sleep(ready, &descriptors, &others, span)
+        let removal = self.controller.device().removal_event();
+        let removal = removal.filter(|_| self.controller.is_ready());
+        let interrupts = vectors.iter().map(|vector| vector.as_fd());
+        let all: Vec<BorrowedFd<'_>> = interrupts.chain([other]).chain(removal).collect();
+        waiting::sleep(ready, &all, vectors.len(), span)
     }
 
     fn in_flight(&self) -> usize {

@@ -35,11 +35,12 @@ pub(super) fn spin(
     }
 }
 
-/// Sleeps until an interrupt, one of `others`, or the end of `span`.
+/// Sleeps until one of `all` is readable, of which the first ones are interrupts, or until the
+/// end of `span`.
 pub(super) fn sleep(
     ready: impl Fn() -> bool,
-    interrupts: &[BorrowedFd<'_>],
-    others: &[BorrowedFd<'_>],
+    all: &[BorrowedFd<'_>],
+    interrupts: usize,
     span: Option<Duration>,
 ) -> Result<()> {
     if ready() {
@@ -47,15 +48,14 @@ pub(super) fn sleep(
     }
     // Interrupts of completions that were taken since are of no use any more; one that comes
     // from here on is.
-    for interrupt in interrupts {
+    for interrupt in &all[..interrupts] {
         let mut count = [0; 8];
         let _none = rustix::io::read(interrupt, &mut count);
     }
     if ready() {
         return Ok(());
     }
-    let all: Vec<_> = interrupts.iter().chain(others).copied().collect();
-    readable(&all, span).map(|_any| ())
+    readable(all, span).map(|_any| ())
 }
 
 /// Waits until one is readable; whether one is.

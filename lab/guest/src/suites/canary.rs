@@ -185,15 +185,21 @@ fn file_engine(memory: &Arc<BarMemory>, how: Use) -> ubio::Result<Engine> {
     builder.windows_in_bar(matches!(how, Use::Windows)).open()
 }
 
-fn file_behind_the_iommu(lab: &mut Lab, how: Use) -> Result<()> {
-    let mounted = Mounted::new(lab, "disk")?;
+/// What is read of a file, into which memory.
+fn from_file(lab: &Lab, how: Use) -> Result<(What, Arc<BarMemory>, VramBuffer)> {
     let memory = p2pmem(lab, OWNER, Some(8 * MIB))?;
-    let (file, stored) = mounted.file(0)?;
     let what = What {
         offset: 0,
         ..how.what()
     };
     let buffer = VramBuffer::Bar(memory.allocate(what.len_bytes)?);
+    Ok((what, memory, buffer))
+}
+
+fn file_behind_the_iommu(lab: &mut Lab, how: Use) -> Result<()> {
+    let mounted = Mounted::new(lab, "disk")?;
+    let (file, stored) = mounted.file(0)?;
+    let (what, memory, buffer) = from_file(lab, how)?;
     let attempt =
         file_engine(&memory, how).and_then(|engine| load_file(&engine, &file, what, &buffer));
     let said = refusal(attempt, &buffer)?;
@@ -204,13 +210,8 @@ fn file_behind_the_iommu(lab: &mut Lab, how: Use) -> Result<()> {
 
 fn file_on_one_switch(lab: &mut Lab, how: Use) -> Result<()> {
     let mounted = Mounted::new(lab, "disk")?;
-    let memory = p2pmem(lab, OWNER, Some(8 * MIB))?;
     let (file, stored) = mounted.file(0)?;
-    let what = What {
-        offset: 0,
-        ..how.what()
-    };
-    let buffer = VramBuffer::Bar(memory.allocate(what.len_bytes)?);
+    let (what, memory, buffer) = from_file(lab, how)?;
     load_file(&file_engine(&memory, how)?, &file, what, &buffer)?;
     holds(&buffer, lab.seed("disk", 1)?, stored.offset, what.len_bytes)
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use nvme::transport::passthrough::{Options, Registration};
-use nvme::transport::{Direction, IoError, Transport};
+use nvme::transport::{Direction, IoError};
 use nvme_sys::status::sct;
 use rustix::io::Errno;
 use ubio::vram::VramBuffer;
 use ubio::window::MemoryKind;
 use ubio_lab_spec::Machine;
 
-use super::reads::{cut, namespaces};
+use super::reads::{namespaces, were_cut};
 use super::{DISK, DRIVE, OUTSIDE, OWNER, open};
 use crate::case::Case;
 use crate::lab::Lab;
@@ -64,12 +64,7 @@ fn read(lab: &mut Lab, namespace: u32, pages: u64, offset: u64) -> Result<()> {
     let (at, len) = (PAGE + offset, pages * PAGE);
     let target = target(lab, len + 3 * PAGE)?;
     let commands = session.read_and_check(seed, (FROM, len), &target, at, false)?;
-    let most = session.transport.limits().transfer_bytes;
-    let wanted = cut(FROM, len, most.into());
-    ensure!(
-        commands as u64 == wanted,
-        "{commands} commands, not {wanted}"
-    );
+    were_cut(&session, commands, (FROM, len))?;
     session.was_quiet()
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use nvme::transport::Transport;
-use nvme::transport::passthrough::{Options, Polling, Registration};
+use nvme::transport::passthrough::{Options, Passthrough, Polling, Registration};
 use ubio::sys::memory::Region;
 use ubio::vram::VramBuffer;
 use ubio_lab_spec::Machine;
@@ -13,6 +13,7 @@ use ubio_lab_spec::Machine;
 use super::{DRIVE, open};
 use crate::case::Case;
 use crate::lab::Lab;
+use crate::session::Session;
 use crate::suites::engines::{What, holds, load_raw, over, passthrough};
 use crate::suites::{OFFSETS, PAGE, PAGES};
 use crate::target::Target;
@@ -86,8 +87,23 @@ pub(super) fn namespaces(machine: &Machine) -> Vec<(u32, u64)> {
 }
 
 /// How many commands of at most `most` bytes a run takes, cut at their multiples.
-pub(super) fn cut(from: u64, len: u64, most: u64) -> u64 {
+fn cut(from: u64, len: u64, most: u64) -> u64 {
     (from + len - 1) / most - from / most + 1
+}
+
+/// A run was read by as many commands as its length and the transport's limit ask for.
+pub(super) fn were_cut(
+    session: &Session<Passthrough>,
+    commands: usize,
+    (from, len): (u64, u64),
+) -> Result<()> {
+    let most = session.transport.limits().transfer_bytes;
+    let wanted = cut(from, len, most.into());
+    ensure!(
+        commands as u64 == wanted,
+        "{commands} commands, not {wanted}"
+    );
+    Ok(())
 }
 
 fn read(
@@ -110,12 +126,7 @@ fn read(
     ensure!(found == wanted, "{found:?}");
     session.detach(probe);
     let commands = session.read_and_check(seed, (FROM, len), &target, at, register)?;
-    let most = session.transport.limits().transfer_bytes;
-    let wanted = cut(FROM, len, most.into());
-    ensure!(
-        commands as u64 == wanted,
-        "{commands} commands, not {wanted}"
-    );
+    were_cut(&session, commands, (FROM, len))?;
     session.was_quiet()
 }
 
